@@ -1,0 +1,41 @@
+// What the folders of src/ add to parfait/error.h: a way to make an Error with a formatted sentence,
+// and PARFAIT_TRY, which unwraps a Result or returns its error to the caller.
+#ifndef PARFAIT_BASE_RESULT_H_
+#define PARFAIT_BASE_RESULT_H_
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "parfait/error.h"
+
+namespace parfait {
+
+template <class... Args>
+Error make_error(ErrorCode code, fmt::format_string<Args...> format, Args&&... args) {
+  return Error{code, fmt::format(format, std::forward<Args>(args)...)};
+}
+
+// A string that came from a file, fit for a message: control characters and invalid UTF-8 escaped,
+// cut to a length that a terminal bears.
+std::string printable(std::string_view text, std::size_t most = 120);
+
+}  // namespace parfait
+
+#define PARFAIT_CONCAT_(a, b) a##b
+#define PARFAIT_CONCAT(a, b) PARFAIT_CONCAT_(a, b)
+// PARFAIT_TRY(auto x, f()): declares x as the value of f(), or returns f()'s error.
+#define PARFAIT_TRY(declaration, expression) \
+  PARFAIT_TRY_(PARFAIT_CONCAT(parfait_try_, __LINE__), declaration, expression)
+#define PARFAIT_TRY_(name, declaration, expression) \
+  auto name = (expression);                         \
+  if (!name.ok()) return std::move(name).error();   \
+  declaration = std::move(name).value()
+// PARFAIT_CHECK_OK(f()): returns f()'s error, if it has one.
+#define PARFAIT_CHECK_OK(expression)                                             \
+  do {                                                                           \
+    auto parfait_ok = (expression);                                              \
+    if (!parfait_ok.ok()) return std::move(parfait_ok).error();                  \
+  } while (false)
+
+#endif  // PARFAIT_BASE_RESULT_H_

@@ -1,0 +1,33 @@
+// What a Plan holds. Public code sees it through parfait/plan.h only.
+#ifndef PARFAIT_PLAN_STATE_H_
+#define PARFAIT_PLAN_STATE_H_
+
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "kernels/linear/linear.h"
+#include "parfait/plan.h"
+
+namespace parfait::plan {
+
+// The kernel of a layer: both where an integer method was chosen, else neither.
+struct Chosen {
+  const kernels::LinearKernel* linear = nullptr;
+  const kernels::QuantizeKernel* quantize = nullptr;
+};
+
+struct State {
+  explicit State(CheckedCheckpoint c) : checked(std::move(c)) {}
+  CheckedCheckpoint checked;
+  PlanOptions options;
+  std::vector<LayerPlan> layers;  // as the checkpoint's layers, one each, in its order
+  std::vector<Chosen> chosen;     // by layer
+  std::vector<Finding> notes;
+  std::uint64_t plain_bytes = 0;
+  std::unordered_map<std::string_view, std::uint32_t> by_name;
+};
+
+}  // namespace parfait::plan
+
+#endif  // PARFAIT_PLAN_STATE_H_
