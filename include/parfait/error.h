@@ -68,12 +68,12 @@ std::string_view severity_name(Severity severity);
 struct Finding {
   ErrorCode code;
   Severity severity = Severity::error;
-  std::string layer;     // "blocks.3.attn.qkv_proj"
-  std::string tensor;    // "blocks.3.attn.qkv_proj.weight_scale"
-  std::string got;       // "F32 [3]"
-  std::string expected;  // "F32 with 1 or 21504 values"
-  std::string message;   // the sentence: what is wrong and what to do
-  std::string file;      // the shard, where there are several
+  std::string layer = {};     // "blocks.3.attn.qkv_proj"
+  std::string tensor = {};    // "blocks.3.attn.qkv_proj.weight_scale"
+  std::string got = {};       // "F32 [3]"
+  std::string expected = {};  // "F32 with 1 or 21504 values"
+  std::string message = {};   // the sentence: what is wrong and what to do
+  std::string file = {};      // the shard, where there are several
 
   // "error header.trailing: ..." on one line: layer, tensor, got and expected included.
   std::string line() const;

@@ -1,8 +1,8 @@
 // The tensors of a file or shard set: names, dtypes, shapes and offsets, proven consistent with the
 // files' sizes. Knows nothing of quantization.
 //
-// Immutable after opening; shared freely between threads. Names, shapes and metadata live as long as
-// the index. Opening is linear in the size of the headers.
+// Immutable after opening; shared freely between threads. Names, shapes and metadata live as long
+// as the index. Opening is linear in the size of the headers.
 #ifndef PARFAIT_CONTAINER_TENSOR_INDEX_H_
 #define PARFAIT_CONTAINER_TENSOR_INDEX_H_
 

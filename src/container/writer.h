@@ -2,8 +2,8 @@
 //
 // The bytes go to a temporary beside the target, which is synced and then renamed over it; on any
 // error, or if finish() is never called, the temporary is removed and the target is untouched. Data
-// starts 64-byte aligned (the header is padded with spaces, as the format allows). Tensors are written
-// in the order of the declarations, so the same input gives the same bytes.
+// starts 64-byte aligned (the header is padded with spaces, as the format allows). Tensors are
+// written in the order of the declarations, so the same input gives the same bytes.
 #ifndef PARFAIT_CONTAINER_WRITER_H_
 #define PARFAIT_CONTAINER_WRITER_H_
 
@@ -28,9 +28,9 @@ struct TensorDeclaration {
 
 class Writer {
  public:
-  static Result<Writer> create(const std::filesystem::path& target,
-                               const std::vector<TensorDeclaration>& tensors,
-                               const std::vector<std::pair<std::string, std::string>>& metadata = {});
+  static Result<Writer> create(
+      const std::filesystem::path& target, const std::vector<TensorDeclaration>& tensors,
+      const std::vector<std::pair<std::string, std::string>>& metadata = {});
   // The next bytes of the data region. Tensors may be written in pieces of any size.
   Result<Done> append(ByteSpan bytes);
   // Fails if more or fewer bytes came than the declarations say.

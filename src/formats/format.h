@@ -98,7 +98,8 @@ struct Evidence {
 // Where findings go. Fills in layer and file for its caller.
 class FindingSink {
  public:
-  FindingSink(std::vector<Finding>& out, std::string_view layer) : out_(out), layer_(layer) {}
+  FindingSink(std::vector<Finding>& out, std::string_view layer, std::string_view file = {})
+      : out_(out), layer_(layer), file_(file) {}
   // got / expected / tensor may be empty.
   void add(Severity severity, ErrorCode code, std::string_view tensor, std::string got,
            std::string expected, std::string message);
@@ -106,7 +107,7 @@ class FindingSink {
 
  private:
   std::vector<Finding>& out_;
-  std::string_view layer_;
+  std::string_view layer_, file_;
   bool has_error_ = false;
 };
 
@@ -116,6 +117,7 @@ struct PartSpec {
   std::vector<std::string_view> suffixes;
   std::vector<DType> dtypes;  // the format's own first
   enum class Need { required, optional, ignored } need = Need::required;
+  std::vector<DType> widened = {};  // taken too, as float, with a warning: other tools refuse them
 };
 
 // A layer whose parts' bytes are at hand: data[i] belongs to layer->parts[i].

@@ -1,6 +1,7 @@
-// Bounded JSON for small documents (markers, quantization tables, shard indexes): parsed by simdjson
-// into a plain tree. Refuses documents over a byte limit, nested deeper than max_depth, with a key
-// twice in one object, or with anything after the value.
+// Bounded JSON for small documents (markers, quantization tables, shard indexes): parsed by
+// simdjson into a plain tree. Refuses documents over a byte limit, nested deeper than max_depth,
+// with a key twice in one object, or with anything after the value. Whole numbers past int64 become
+// doubles.
 #ifndef PARFAIT_IO_JSON_H_
 #define PARFAIT_IO_JSON_H_
 
@@ -20,13 +21,15 @@ class Json {
   using Array = std::vector<Json>;
   using Object = std::vector<std::pair<std::string, Json>>;  // in document order
   // null, true/false, a whole number, any other number, string, array, object
-  using Value = std::variant<std::nullptr_t, bool, std::int64_t, double, std::string, Array, Object>;
+  using Value =
+      std::variant<std::nullptr_t, bool, std::int64_t, double, std::string, Array, Object>;
 
   Json() = default;
   explicit Json(Value value) : value_(std::move(value)) {}
 
   const bool* boolean() const { return std::get_if<bool>(&value_); }
   const std::int64_t* integer() const { return std::get_if<std::int64_t>(&value_); }
+  const double* number() const { return std::get_if<double>(&value_); }  // not whole, or past int64
   const std::string* string() const { return std::get_if<std::string>(&value_); }
   const Array* array() const { return std::get_if<Array>(&value_); }
   const Object* object() const { return std::get_if<Object>(&value_); }
@@ -43,8 +46,8 @@ struct JsonLimits {
   unsigned max_depth = 32;
 };
 
-// The error's message is a clause without a subject ("key \"format\" stands twice"): callers put the
-// place before it.
+// The error's message is a clause without a subject ("key \"format\" stands twice"): callers put
+// the place before it.
 Result<Json> parse_json(std::string_view text, const JsonLimits& limits = {});
 
 }  // namespace parfait::io

@@ -1,8 +1,9 @@
-// Random access to a file's bytes, behind one interface: a memory mapping, pread, or a block of memory.
+// Random access to a file's bytes, behind one interface: a memory mapping, pread, or a block of
+// memory.
 //
 // A Reader is immutable and safe to use from any thread at once. Every read is checked against the
-// file's size at that moment, so a file that shrinks while in use gives an error (a mapped page that
-// is touched later than that may still fault; Io::pread never does).
+// file's size at that moment, so a file that shrinks while in use gives an error (a mapped page
+// that is touched later than that may still fault; Io::pread never does).
 #ifndef PARFAIT_IO_READER_H_
 #define PARFAIT_IO_READER_H_
 

@@ -1,0 +1,58 @@
+#include "container/shard_index.h"
+
+#include <algorithm>
+
+#include "base/result.h"
+#include "io/json.h"
+
+namespace parfait::container {
+namespace {
+
+// Why a shard name may not be used; empty if it may.
+std::string_view objection(std::string_view file) {
+  if (file.empty()) return "is empty";
+  if (file.find('\0') != std::string_view::npos) return "has a NUL in it";
+  if (file.front() == '/') return "is an absolute path";
+  if (file.find('\\') != std::string_view::npos) return "has a backslash in it";
+  if (file.size() > 1 && file[1] == ':') return "names a drive";
+  for (std::size_t begin = 0; begin <= file.size();) {
+    const std::size_t end = std::min(file.find('/', begin), file.size());
+    if (file.substr(begin, end - begin) == "..") return "leaves the index's folder";
+    begin = end + 1;
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<ShardIndex> parse_shard_index(std::string_view text, const std::string& name) {
+  auto json = io::parse_json(text, {.max_bytes = max_index_bytes, .max_depth = 8});
+  if (!json)
+    return make_error(ErrorCode::index_json, "{}: the shard index is not valid JSON: {}", name,
+                      json.error().message);
+  const io::Json* map = json->find("weight_map");
+  if (!map || !map->object())
+    return make_error(ErrorCode::index_json, "{}: the shard index has no object \"weight_map\"",
+                      name);
+  ShardIndex index;
+  std::unordered_map<std::string_view, std::uint32_t> numbers;
+  for (const auto& [tensor, file] : *map->object()) {
+    const std::string* path = file.string();
+    if (!path)
+      return make_error(ErrorCode::index_json,
+                        "{}: the shard index gives tensor {} no file name but {}", name,
+                        printable(tensor), printable(file.text()));
+    if (const std::string_view why = objection(*path); !why.empty())
+      return make_error(ErrorCode::index_path, "{}: the shard name \"{}\" (of tensor {}) {}", name,
+                        printable(*path), printable(tensor), why);
+    const auto [it, added] =
+        numbers.try_emplace(*path, static_cast<std::uint32_t>(index.files.size()));
+    if (added) index.files.push_back(*path);
+    index.weight_map.emplace(tensor, it->second);
+  }
+  if (index.files.empty())
+    return make_error(ErrorCode::index_json, "{}: the shard index lists no tensor", name);
+  return index;
+}
+
+}  // namespace parfait::container

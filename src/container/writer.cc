@@ -1,0 +1,169 @@
+#include "container/writer.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+
+#include "base/checked.h"
+#include "base/result.h"
+#include "parfait/checkpoint.h"
+
+namespace parfait::container {
+namespace {
+
+constexpr std::uint64_t data_alignment = 64;
+
+void append_json_string(std::string& out, std::string_view text) {
+  out += '"';
+  for (char c : text) {
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+    } else {
+      out += c;
+    }
+  }
+  out += '"';
+}
+
+Result<std::uint64_t> bytes_of(const TensorDeclaration& tensor) {
+  const auto elements = checked_product(tensor.shape);
+  const auto bits = elements ? checked_mul(*elements, dtype_bits(tensor.dtype)) : std::nullopt;
+  if (!bits || *bits % 8 != 0)
+    return make_error(ErrorCode::header_shape, "tensor {}: {} {} cannot be stored",
+                      printable(tensor.name), dtype_name(tensor.dtype), shape_text(tensor.shape));
+  return *bits / 8;
+}
+
+// Writes all of the bytes, or fails.
+Result<Done> write_all(int fd, ByteSpan bytes, const std::string& name) {
+  while (!bytes.empty()) {
+    const ssize_t done = ::write(fd, bytes.data(), bytes.size());
+    if (done < 0 && errno == EINTR) continue;
+    if (done <= 0)
+      return make_error(ErrorCode::file_write, "{}: cannot be written: {}", name,
+                        std::generic_category().message(errno));
+    bytes = bytes.subspan(static_cast<std::size_t>(done));
+  }
+  return Done{};
+}
+
+}  // namespace
+
+Result<std::vector<std::byte>> make_header(
+    const std::vector<TensorDeclaration>& tensors,
+    const std::vector<std::pair<std::string, std::string>>& metadata) {
+  std::string json = "{";
+  if (!metadata.empty()) {
+    json += "\"__metadata__\":{";
+    for (std::size_t i = 0; i < metadata.size(); ++i) {
+      if (i) json += ',';
+      append_json_string(json, metadata[i].first);
+      json += ':';
+      append_json_string(json, metadata[i].second);
+    }
+    json += '}';
+  }
+  std::uint64_t offset = 0;
+  for (const TensorDeclaration& tensor : tensors) {
+    PARFAIT_TRY(const std::uint64_t bytes, bytes_of(tensor));
+    const auto end = checked_add(offset, bytes);
+    if (!end) return make_error(ErrorCode::header_shape, "the tensors are larger than any file");
+    if (json.size() > 1) json += ',';
+    append_json_string(json, tensor.name);
+    json += fmt::format(":{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
+                        dtype_name(tensor.dtype), fmt::join(tensor.shape, ","), offset, *end);
+    offset = *end;
+  }
+  json += '}';
+  json.resize(round_up(json.size() + 8, data_alignment) - 8, ' ');
+  std::vector<std::byte> header(8 + json.size());
+  store_at<std::uint64_t>(header.data(), 0, json.size());
+  std::memcpy(header.data() + 8, json.data(), json.size());
+  return header;
+}
+
+struct Writer::State {
+  std::filesystem::path target, temporary;
+  int fd = -1;
+  std::uint64_t written = 0, expected = 0;
+
+  ~State() {
+    if (fd >= 0) ::close(fd);
+    if (!temporary.empty()) ::unlink(temporary.c_str());
+  }
+};
+
+Writer::Writer(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Writer::Writer(Writer&&) noexcept = default;
+Writer& Writer::operator=(Writer&&) noexcept = default;
+Writer::~Writer() = default;
+
+Result<Writer> Writer::create(const std::filesystem::path& target,
+                              const std::vector<TensorDeclaration>& tensors,
+                              const std::vector<std::pair<std::string, std::string>>& metadata) {
+  PARFAIT_TRY(const std::vector<std::byte> header, make_header(tensors, metadata));
+  auto state = std::make_unique<State>();
+  state->target = target;
+  for (const TensorDeclaration& tensor : tensors) {
+    PARFAIT_TRY(const std::uint64_t bytes, bytes_of(tensor));
+    state->expected += bytes;
+  }
+  const std::string name = printable(target.string(), 1000);
+  std::error_code error;
+  if (std::filesystem::is_directory(target, error))
+    return make_error(ErrorCode::file_write, "{}: is a folder", name);
+  std::string temporary = target.string() + ".partial-XXXXXX";
+  state->fd = ::mkostemp(temporary.data(), O_CLOEXEC);
+  if (state->fd < 0)
+    return make_error(ErrorCode::file_write, "{}: cannot be created: {}", name,
+                      std::generic_category().message(errno));
+  state->temporary = temporary;
+  // mkostemp makes the file private; give it what an ordinary new file would have.
+  const mode_t mask = ::umask(0);
+  ::umask(mask);
+  ::fchmod(state->fd, 0666 & ~mask);
+  PARFAIT_CHECK_OK(write_all(state->fd, header, name));
+  return Writer(std::move(state));
+}
+
+Result<Done> Writer::append(ByteSpan bytes) {
+  state_->written += bytes.size();
+  if (state_->written > state_->expected)
+    return make_error(ErrorCode::file_write, "{}: more bytes were written than its header declares",
+                      printable(state_->target.string(), 1000));
+  return write_all(state_->fd, bytes, printable(state_->target.string(), 1000));
+}
+
+Result<Done> Writer::finish() {
+  State& state = *state_;
+  const std::string name = printable(state.target.string(), 1000);
+  if (state.written != state.expected)
+    return make_error(ErrorCode::file_write,
+                      "{}: {} bytes were written where its header declares {}", name, state.written,
+                      state.expected);
+  if (::fsync(state.fd) != 0)
+    return make_error(ErrorCode::file_write, "{}: cannot be written out: {}", name,
+                      std::generic_category().message(errno));
+  const int closed = ::close(std::exchange(state.fd, -1));
+  if (closed != 0 || ::rename(state.temporary.c_str(), state.target.c_str()) != 0)
+    return make_error(ErrorCode::file_write, "{}: cannot be put in place: {}", name,
+                      std::generic_category().message(errno));
+  state.temporary.clear();
+  // Make the new name durable too; a folder that cannot be synced does not undo the file.
+  const std::filesystem::path folder =
+      state.target.has_parent_path() ? state.target.parent_path() : ".";
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd >= 0) {
+    ::fsync(fd);
+    ::close(fd);
+  }
+  return Done{};
+}
+
+}  // namespace parfait::container
