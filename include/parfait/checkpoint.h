@@ -129,6 +129,13 @@ class Checkpoint {
 // Opens a file, a *.safetensors.index.json, or a folder that holds either.
 Result<Checkpoint> open(const std::filesystem::path& path, const OpenOptions& options = {});
 
+// A tensor's bytes, as they are in the file.
+Result<std::vector<std::byte>> read_tensor(const Checkpoint& checkpoint, const TensorInfo& tensor);
+
+// The layers whose names match a pattern (* for any run of characters, ? for one), in file order.
+// Where none does that is an error, which offers the nearest name.
+Result<std::vector<Layer>> match_layers(const Checkpoint& checkpoint, std::string_view pattern);
+
 struct Progress {
   std::uint64_t done = 0;
   std::uint64_t total = 0;

@@ -3,6 +3,7 @@
 #ifndef PARFAIT_DTYPE_H_
 #define PARFAIT_DTYPE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -19,6 +20,12 @@ std::string_view dtype_name(DType dtype);  // "F8_E4M3"
 std::uint32_t dtype_bits(DType dtype);     // 4, 6, 8, 16, 32 or 64 bits an element
 // The dtype of a header's spelling; also takes F8_E4M3FN, which some writers use for F8_E4M3.
 std::optional<DType> parse_dtype(std::string_view name);
+
+// The i-th element of packed data of a float dtype (F64, F32, F16, BF16, F8_E4M3, F8_E5M2, F8_E8M0),
+// as float. Other dtypes give NaN: callers check dtypes first.
+float load_float(DType dtype, const std::byte* data, std::uint64_t i);
+// Stores as F32, F16 or BF16, rounded to nearest even.
+void store_float(DType dtype, std::byte* data, std::uint64_t i, float value);
 
 }  // namespace parfait
 

@@ -78,6 +78,13 @@ class Session {
   std::unique_ptr<runtime::Session> state_;
 };
 
+// What linear() is measured against: y = x · Wᵀ + bias with the layer's decoded rows, summed in double
+// and rounded to float. y holds M × N values, row-major. Never holds more than some rows of W. Plain and
+// slow; progress counts rows of W and may cancel. threads = 0: as many as the machine has.
+Result<Done> reference_linear(const Checkpoint& checkpoint, const Layer& layer, ConstMatrix x,
+                              std::span<float> y, unsigned threads = 0,
+                              const ProgressCallback& progress = {});
+
 }  // namespace parfait
 
 #endif  // PARFAIT_MODEL_H_

@@ -22,5 +22,7 @@
 #include "parfait/error.h"
 #include "parfait/model.h"
 #include "parfait/plan.h"
+#include "parfait/text.h"
+#include "parfait/writer.h"
 
 #endif  // PARFAIT_PARFAIT_H_

@@ -110,6 +110,10 @@ class Plan {
   std::shared_ptr<const plan::State> state_;
 };
 
+// How far, in relative L2, a linear layer's output of this dtype may be from the product of its input
+// with its decoded weight: what its method loses by quantising the input, and the output's rounding.
+double layer_tolerance(const LayerPlan& layer, DType output);
+
 Result<Plan> make_plan(const CheckedCheckpoint& checkpoint, const PlanOptions& options = {});
 
 // The rules that decide which axis a layer's name asks for, as text; docs/tensor-parallel.md has the

@@ -18,7 +18,8 @@ CpuFeatures detect() {
   if (!(c & osxsave)) return features;
   std::uint32_t xcr0, xcr0_high;
   __asm__("xgetbv" : "=a"(xcr0), "=d"(xcr0_high) : "c"(0));
-  constexpr std::uint32_t ymm_state = 0x6, zmm_state = 0xe6;  // XMM+YMM; opmask, ZMM_Hi256, Hi16_ZMM
+  constexpr std::uint32_t ymm_state = 0x6,
+                          zmm_state = 0xe6;  // XMM+YMM; opmask, ZMM_Hi256, Hi16_ZMM
   if ((xcr0 & ymm_state) != ymm_state) return features;
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return features;
   features.avx2 = b & (1u << 5);

@@ -22,8 +22,12 @@ constexpr CodeText code_texts[] = {
 std::size_t utf8_length(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char lead = byte(0);
-  const std::size_t length = lead < 0x80 ? 1 : lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3
-                             : lead < 0xf5 ? 4 : 0;
+  const std::size_t length = lead < 0x80   ? 1
+                             : lead < 0xc2 ? 0
+                             : lead < 0xe0 ? 2
+                             : lead < 0xf0 ? 3
+                             : lead < 0xf5 ? 4
+                                           : 0;
   if (length == 0 || length > text.size()) return 0;
   for (std::size_t i = 1; i < length; ++i)
     if ((byte(i) & 0xc0) != 0x80) return 0;
@@ -65,7 +69,8 @@ std::string printable(std::string_view text, std::size_t most) {
     if (out.size() >= most) return out + "...";
     const auto byte = static_cast<unsigned char>(text[i]);
     const std::size_t length = utf8_length(text.substr(i));
-    const bool c1_control = length == 2 && byte == 0xc2 && static_cast<unsigned char>(text[i + 1]) < 0xa0;
+    const bool c1_control =
+        length == 2 && byte == 0xc2 && static_cast<unsigned char>(text[i + 1]) < 0xa0;
     if (length == 0 || byte < 0x20 || byte == 0x7f || c1_control) {
       out += fmt::format("\\x{:02x}", byte);
       ++i;

@@ -9,8 +9,9 @@
 namespace parfait {
 namespace {
 
-// |value| as a code of a small float with the given exponent and mantissa widths and bias, rounded to
-// nearest even, without regard to the type's largest value. value must be finite and not negative.
+// |value| as a code of a small float with the given exponent and mantissa widths and bias, rounded
+// to nearest even, without regard to the type's largest value. value must be finite and not
+// negative.
 std::uint32_t magnitude_code(float value, int mantissa_bits, int bias) {
   if (value == 0) return 0;
   int exponent = std::ilogb(value);
@@ -19,8 +20,8 @@ std::uint32_t magnitude_code(float value, int mantissa_bits, int bias) {
   // value / 2^(exponent - mantissa_bits), exact: a power of two and at most 24 significant bits.
   const double scaled = std::ldexp(static_cast<double>(value), mantissa_bits - exponent);
   const auto steps = static_cast<std::uint32_t>(std::nearbyint(scaled));
-  // A subnormal has steps < 2^mantissa_bits and its code is steps itself; a carry out of the mantissa
-  // runs into the exponent field, which is what rounding up to the next binade means.
+  // A subnormal has steps < 2^mantissa_bits and its code is steps itself; a carry out of the
+  // mantissa runs into the exponent field, which is what rounding up to the next binade means.
   return (static_cast<std::uint32_t>(exponent - smallest) << mantissa_bits) + steps;
 }
 
@@ -37,19 +38,20 @@ float with_sign(bool negative, float magnitude) { return negative ? -magnitude :
 }  // namespace
 
 float f16_to_float(std::uint16_t bits) {
-  const bool negative = bits & 0x8000u;
-  const std::uint32_t magnitude = bits & 0x7fffu;
-  if (magnitude >= 0x7c00u) {
-    const std::uint32_t wide = (negative ? 0x80000000u : 0u) | 0x7f800000u | ((magnitude & 0x3ffu) << 13);
-    return std::bit_cast<float>(wide);
-  }
-  return with_sign(negative, magnitude_value(magnitude, 10, 15));
+  const std::uint32_t sign = (bits & 0x8000u) << 16;
+  const std::uint32_t magnitude = (bits & 0x7fffu) << 13;
+  if ((bits & 0x7c00u) == 0x7c00u) return std::bit_cast<float>(sign | 0x7f800000u | magnitude);
+  // Exponent and mantissa stand in place for a bias that is off by 112, subnormals included.
+  constexpr float rebias = 0x1p112f;
+  return std::bit_cast<float>(
+      sign | std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) * rebias));
 }
 
 std::uint16_t float_to_f16(float value) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
   const auto sign = static_cast<std::uint16_t>((bits >> 16) & 0x8000u);
-  if (std::isnan(value)) return static_cast<std::uint16_t>(sign | 0x7e00u | ((bits >> 13) & 0x1ffu));
+  if (std::isnan(value))
+    return static_cast<std::uint16_t>(sign | 0x7e00u | ((bits >> 13) & 0x1ffu));
   const float magnitude = std::fabs(value);
   if (magnitude >= 65520.0f) return static_cast<std::uint16_t>(sign | 0x7c00u);
   return static_cast<std::uint16_t>(sign | magnitude_code(magnitude, 10, 15));
@@ -103,23 +105,35 @@ std::uint8_t float_to_e2m1(float value) {
 
 float load_float(DType dtype, const std::byte* data, std::uint64_t i) {
   switch (dtype) {
-    case DType::f64: return static_cast<float>(load_at<double>(data, i));
-    case DType::f32: return load_at<float>(data, i);
-    case DType::f16: return f16_to_float(load_at<std::uint16_t>(data, i));
-    case DType::bf16: return bf16_to_float(load_at<std::uint16_t>(data, i));
-    case DType::f8_e4m3: return e4m3_to_float(load_at<std::uint8_t>(data, i));
-    case DType::f8_e5m2: return e5m2_to_float(load_at<std::uint8_t>(data, i));
-    case DType::f8_e8m0: return e8m0_to_float(load_at<std::uint8_t>(data, i));
-    default: return std::numeric_limits<float>::quiet_NaN();
+    case DType::f64:
+      return static_cast<float>(load_at<double>(data, i));
+    case DType::f32:
+      return load_at<float>(data, i);
+    case DType::f16:
+      return f16_to_float(load_at<std::uint16_t>(data, i));
+    case DType::bf16:
+      return bf16_to_float(load_at<std::uint16_t>(data, i));
+    case DType::f8_e4m3:
+      return e4m3_to_float(load_at<std::uint8_t>(data, i));
+    case DType::f8_e5m2:
+      return e5m2_to_float(load_at<std::uint8_t>(data, i));
+    case DType::f8_e8m0:
+      return e8m0_to_float(load_at<std::uint8_t>(data, i));
+    default:
+      return std::numeric_limits<float>::quiet_NaN();
   }
 }
 
 void store_float(DType dtype, std::byte* data, std::uint64_t i, float value) {
   switch (dtype) {
-    case DType::f32: return store_at(data, i, value);
-    case DType::f16: return store_at(data, i, float_to_f16(value));
-    case DType::bf16: return store_at(data, i, float_to_bf16(value));
-    default: return;
+    case DType::f32:
+      return store_at(data, i, value);
+    case DType::f16:
+      return store_at(data, i, float_to_f16(value));
+    case DType::bf16:
+      return store_at(data, i, float_to_bf16(value));
+    default:
+      return;
   }
 }
 

@@ -1,4 +1,5 @@
 // The small float types, each with its meaning: to and from float, with round-to-nearest-even.
+// load_float and store_float, for data of a dtype that is known only at run time, are public: dtype.h.
 //
 // Widening is exact. Narrowing follows IEEE for bf16 and f16 (overflow to infinity, NaN kept quiet).
 // The fp8 and fp4 encoders saturate, as comfy-kitchen's do, and keep NaN where the type has one.
@@ -43,12 +44,6 @@ std::uint8_t float_to_e2m1(float value);  // saturates at 6; the sign of zero is
 // The value rounded to a type and back.
 inline float round_to_bf16(float value) { return bf16_to_float(float_to_bf16(value)); }
 inline float round_to_f16(float value) { return f16_to_float(float_to_f16(value)); }
-
-// The i-th element of packed data of a float dtype (F64, F32, F16, BF16, F8_E4M3, F8_E5M2, F8_E8M0),
-// as float. Other dtypes give NaN: callers check dtypes first.
-float load_float(DType dtype, const std::byte* data, std::uint64_t i);
-// Stores as F32, F16 or BF16.
-void store_float(DType dtype, std::byte* data, std::uint64_t i, float value);
 
 }  // namespace parfait
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "parfait/error.h"
+#include "parfait/text.h"  // printable(), which every message with text from a file needs
 
 namespace parfait {
 
@@ -15,10 +16,6 @@ template <class... Args>
 Error make_error(ErrorCode code, fmt::format_string<Args...> format, Args&&... args) {
   return Error{code, fmt::format(format, std::forward<Args>(args)...)};
 }
-
-// A string that came from a file, fit for a message: control characters and invalid UTF-8 escaped,
-// cut to a length that a terminal bears.
-std::string printable(std::string_view text, std::size_t most = 120);
 
 }  // namespace parfait
 

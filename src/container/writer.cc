@@ -1,9 +1,9 @@
 #include "container/writer.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <system_error>
 
@@ -118,16 +118,13 @@ Result<Writer> Writer::create(const std::filesystem::path& target,
   std::error_code error;
   if (std::filesystem::is_directory(target, error))
     return make_error(ErrorCode::file_write, "{}: is a folder", name);
-  std::string temporary = target.string() + ".partial-XXXXXX";
-  state->fd = ::mkostemp(temporary.data(), O_CLOEXEC);
+  static std::atomic<unsigned> counter{0};
+  const std::string temporary = fmt::format("{}.partial-{}-{}", target.string(), ::getpid(), counter++);
+  state->fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (state->fd < 0)
     return make_error(ErrorCode::file_write, "{}: cannot be created: {}", name,
                       std::generic_category().message(errno));
   state->temporary = temporary;
-  // mkostemp makes the file private; give it what an ordinary new file would have.
-  const mode_t mask = ::umask(0);
-  ::umask(mask);
-  ::fchmod(state->fd, 0666 & ~mask);
   PARFAIT_CHECK_OK(write_all(state->fd, header, name));
   return Writer(std::move(state));
 }

@@ -161,6 +161,20 @@ class Checker {
 
 }  // namespace
 
+Result<Done> require_sound(const Checkpoint& checkpoint, const Layer& layer) {
+  std::vector<Finding> findings;
+  FindingSink sink(findings, layer.name);
+  for (const PartSpec& spec : layer.format->parts) check_part(layer, spec, sink);
+  check_kind(layer, sink);
+  if (!sink.has_error()) layer.format->check(layer, sink);
+  for (const Finding& finding : checkpoint.findings)
+    if (finding.severity == Severity::error && finding.layer == layer.name) findings.push_back(finding);
+  for (const Finding& finding : findings)
+    if (finding.severity == Severity::error)
+      return make_error(ErrorCode::not_sound, "layer {} cannot be used: {}", printable(layer.name), finding.line());
+  return Done{};
+}
+
 Result<std::vector<Finding>> check_layers(const Checkpoint& checkpoint,
                                           const CheckOptions& options) {
   return Checker(checkpoint, options).check();

@@ -43,7 +43,8 @@ const Finding* find_code(const std::vector<Finding>& findings, ErrorCode code) {
 }
 
 bool has_errors(const std::vector<Finding>& findings) {
-  return std::ranges::any_of(findings, [](const Finding& f) { return f.severity == Severity::error; });
+  return std::ranges::any_of(findings,
+                             [](const Finding& f) { return f.severity == Severity::error; });
 }
 
 // One finding of that code and severity is there.
@@ -68,29 +69,31 @@ void expect_accounted(const Checkpoint& checkpoint) {
   for (const TensorInfo& tensor : checkpoint.index->tensors()) {
     if (std::ranges::binary_search(seen, tensor.name)) continue;
     const bool reported = std::ranges::any_of(checkpoint.findings, [&](const Finding& finding) {
-      return finding.tensor == tensor.name || (!finding.layer.empty() && tensor.name.starts_with(finding.layer + "."));
+      return finding.tensor == tensor.name ||
+             (!finding.layer.empty() && tensor.name.starts_with(finding.layer + "."));
     });
     EXPECT_TRUE(reported) << tensor.name << " is lost; findings:\n" << text_of(checkpoint.findings);
   }
 }
 
 // A layer of each integer format that the tests need, at K = 256, N = 3.
-void add_int8(TestFile& file, const std::string& name, std::string_view marker, std::uint64_t rows = 3,
-              std::uint64_t columns = 256) {
+void add_int8(TestFile& file, const std::string& name, std::string_view marker,
+              std::uint64_t rows = 3, std::uint64_t columns = 256) {
   file.codes(name + ".weight", DType::i8, {rows, columns});
   file.floats(name + ".weight_scale", DType::f32, {rows, 1}, 0.01f);
   if (!marker.empty()) file.marker(name, marker);
 }
-void add_w4a4(TestFile& file, const std::string& name, std::string_view marker, std::uint64_t rows = 3,
-              std::uint64_t columns = 256) {
+void add_w4a4(TestFile& file, const std::string& name, std::string_view marker,
+              std::uint64_t rows = 3, std::uint64_t columns = 256) {
   file.codes(name + ".weight", DType::i8, {rows, columns / 2});
   file.floats(name + ".weight_scale", DType::f32, {rows}, 0.01f);
   if (!marker.empty()) file.marker(name, marker);
 }
-void add_nvfp4(TestFile& file, const std::string& name, std::string_view marker, std::uint64_t rows = 3,
-               std::uint64_t columns = 256) {
+void add_nvfp4(TestFile& file, const std::string& name, std::string_view marker,
+               std::uint64_t rows = 3, std::uint64_t columns = 256) {
   file.codes(name + ".weight", DType::u8, {rows, columns / 2});
-  file.codes(name + ".weight_scale", DType::f8_e4m3, {(rows + 127) / 128 * 128, (columns / 16 + 3) / 4 * 4});
+  file.codes(name + ".weight_scale", DType::f8_e4m3,
+             {(rows + 127) / 128 * 128, (columns / 16 + 3) / 4 * 4});
   file.floats(name + ".weight_scale_2", DType::f32, {}, 0.001f);
   if (!marker.empty()) file.marker(name, marker);
 }
@@ -150,7 +153,8 @@ TEST(Detect, header_table_declares_layers) {
 TEST(Detect, equal_declarations_merge_and_unequal_ones_name_both_places) {
   TestFile same;
   add_int8(same, "a", R"({"convrot": false, "format": "int8_tensorwise"})");
-  same.metadata("_quantization_metadata", R"({"layers": {"a": {"format": "int8_tensorwise", "convrot": false}}})");
+  same.metadata("_quantization_metadata",
+                R"({"layers": {"a": {"format": "int8_tensorwise", "convrot": false}}})");
   expect_sound(check_file(same));
 
   TestFile differ;
@@ -189,18 +193,20 @@ TEST(Detect, a_table_entry_that_is_a_bare_string) {
 }
 
 TEST(Detect, broken_tables_and_markers_are_findings) {
-  for (const char* table : {"{", "[]", "{\"layers\": 3}", "{\"layers\": {\"a\": 3}}", "{\"layers\": {}} x"}) {
+  for (const char* table :
+       {"{", "[]", "{\"layers\": 3}", "{\"layers\": {\"a\": 3}}", "{\"layers\": {}} x"}) {
     TestFile file;
     file.floats("a.weight", DType::bf16, {4, 4}, 1);
     file.metadata("_quantization_metadata", table);
     EXPECT_TRUE(has_errors(check_file(file))) << table;
   }
-  for (const char* marker : {"{", "3", "[1]", "{\"format\": 3}", "{\"format\": \"nvfp4\"} x",
-                             "{\"format\": \"int8_tensorwise\", \"format\": \"nvfp4\"}",
-                             "{\"format\": \"int8_tensorwise\", \"convrot\": \"yes\"}",
-                             "{\"format\": \"int8_tensorwise\", \"convrot\": true, \"convrot_groupsize\": 0}",
-                             "{\"format\": \"int8_tensorwise\", \"convrot\": true, \"convrot_groupsize\": -16}",
-                             "{\"format\": \"int8_tensorwise\", \"convrot\": true, \"convrot_groupsize\": 1e9}"}) {
+  for (const char* marker :
+       {"{", "3", "[1]", "{\"format\": 3}", "{\"format\": \"nvfp4\"} x",
+        "{\"format\": \"int8_tensorwise\", \"format\": \"nvfp4\"}",
+        "{\"format\": \"int8_tensorwise\", \"convrot\": \"yes\"}",
+        "{\"format\": \"int8_tensorwise\", \"convrot\": true, \"convrot_groupsize\": 0}",
+        "{\"format\": \"int8_tensorwise\", \"convrot\": true, \"convrot_groupsize\": -16}",
+        "{\"format\": \"int8_tensorwise\", \"convrot\": true, \"convrot_groupsize\": 1e9}"}) {
     TestFile file;
     add_int8(file, "a", marker);
     EXPECT_TRUE(has_errors(check_file(file))) << marker;
@@ -318,7 +324,8 @@ TEST(Detect, A9_lightx2v_nvfp4_is_named) {
   file.floats("a.input_global_scale", DType::f32, {}, 1);
   const auto findings = check_file(file);
   expect_finding(findings, ErrorCode::format_foreign, Severity::error);
-  EXPECT_NE(find_code(findings, ErrorCode::format_foreign)->message.find("LightX2V"), std::string::npos);
+  EXPECT_NE(find_code(findings, ErrorCode::format_foreign)->message.find("LightX2V"),
+            std::string::npos);
   expect_accounted(*detect_file(file));
 }
 
@@ -346,7 +353,8 @@ TEST(Detect, A17_every_legacy_fp8_dialect) {
     EXPECT_TRUE(layer->full_precision) << "a marker of two elements";
     EXPECT_NE(layer->part("weight_scale"), nullptr);
     EXPECT_NE(layer->part("input_scale"), nullptr);
-    // Outside the marker's prefix the file declares nothing, and a bare fp8 weight is an error there.
+    // Outside the marker's prefix the file declares nothing, and a bare fp8 weight is an error
+    // there.
     EXPECT_EQ(checkpoint->find("text.b"), nullptr);
     expect_finding(checkpoint->findings, ErrorCode::format_undeclared, Severity::error);
     expect_accounted(*checkpoint);
@@ -426,7 +434,9 @@ TEST(Detect, B4_the_int8_fast_dialect_has_no_format_key) {
 
 TEST(Detect, B6_flat_and_nested_keys) {
   TestFile nested;
-  add_int8(nested, "a", R"({"format": "int8_tensorwise", "params": {"convrot": true, "convrot_groupsize": 64}})");
+  add_int8(
+      nested, "a",
+      R"({"format": "int8_tensorwise", "params": {"convrot": true, "convrot_groupsize": 64}})");
   EXPECT_EQ(detect_file(nested)->layers.at(0).rotate_group, 64u);
   expect_sound(check_file(nested));
   TestFile agree;
@@ -434,7 +444,8 @@ TEST(Detect, B6_flat_and_nested_keys) {
                            "params": {"convrot_groupsize": 64}})");
   expect_sound(check_file(agree));
   TestFile conflict;
-  add_int8(conflict, "a", R"({"params": {"group_size": 128}, "format": "int8_tensorwise", "group_size": 64})");
+  add_int8(conflict, "a",
+           R"({"params": {"group_size": 128}, "format": "int8_tensorwise", "group_size": 64})");
   expect_finding(check_file(conflict), ErrorCode::marker_key_conflict, Severity::error);
 }
 
@@ -452,7 +463,8 @@ TEST(Detect, B8_an_unknown_format_names_layer_string_and_known_ones) {
   const auto findings = check_file(file);
   expect_finding(findings, ErrorCode::format_unknown, Severity::error);
   const std::string line = find_code(findings, ErrorCode::format_unknown)->line();
-  for (const char* part : {"blocks.7.mlp.fc1", "int6_future", "convrot_w4a4", "int8_tensorwise", "mxfp8"})
+  for (const char* part :
+       {"blocks.7.mlp.fc1", "int6_future", "convrot_w4a4", "int8_tensorwise", "mxfp8"})
     EXPECT_NE(line.find(part), std::string::npos) << part << " is not in " << line;
 }
 
@@ -521,7 +533,8 @@ TEST(Detect, a_missing_companion_is_an_error) {
   file.marker("a", w4a4_marker);
   const auto findings = check_file(file);
   expect_finding(findings, ErrorCode::part_missing, Severity::error);
-  EXPECT_NE(find_code(findings, ErrorCode::part_missing)->line().find("a.weight_scale"), std::string::npos);
+  EXPECT_NE(find_code(findings, ErrorCode::part_missing)->line().find("a.weight_scale"),
+            std::string::npos);
 }
 
 TEST(Detect, C5_narrow_scales_are_widened_with_a_warning) {
@@ -611,14 +624,16 @@ TEST(Detect, J10_other_tools_layouts_are_named) {
     const char *suffix, *tool;
     DType dtype;
   };
-  for (const Case& c : {Case{"weight.absmax", "bitsandbytes", DType::f32}, Case{"qweight", "GPTQ", DType::i32},
-                        Case{"wscales", "nunchaku", DType::bf16}}) {
+  for (const Case& c :
+       {Case{"weight.absmax", "bitsandbytes", DType::f32}, Case{"qweight", "GPTQ", DType::i32},
+        Case{"wscales", "nunchaku", DType::bf16}}) {
     TestFile file;
     file.codes("a.weight", DType::u8, {18, 1});
     file.codes(std::string("a.") + c.suffix, c.dtype, {16});
     const auto findings = check_file(file);
     expect_finding(findings, ErrorCode::format_foreign, Severity::error);
-    EXPECT_NE(find_code(findings, ErrorCode::format_foreign)->message.find(c.tool), std::string::npos);
+    EXPECT_NE(find_code(findings, ErrorCode::format_foreign)->message.find(c.tool),
+              std::string::npos);
     expect_accounted(*detect_file(file));
   }
 }
@@ -629,7 +644,8 @@ TEST(Detect, L1_L2_int8_embeddings_of_three_kinds) {
   TestFile file;
   file.codes("model.embed_tokens.weight", DType::i8, {100, 64});
   file.floats("model.embed_tokens.weight_scale", DType::f32, {100, 1}, 0.5f);
-  file.marker("model.embed_tokens", R"({"format": "int8_tensorwise", "convrot": true, "convrot_groupsize": 16})");
+  file.marker("model.embed_tokens",
+              R"({"format": "int8_tensorwise", "convrot": true, "convrot_groupsize": 16})");
   const auto checkpoint = detect_file(file);
   EXPECT_EQ(checkpoint->layers.at(0).kind, LayerKind::embedding);
   expect_sound(check_file(file));
@@ -681,7 +697,8 @@ TEST(Detect, deep_check_finds_what_headers_cannot_show) {
   zero.codes("a.weight", DType::i8, {3, 256});
   zero.floats("a.weight_scale", DType::f32, {3, 1}, 0.0f);
   zero.marker("a", R"({"format": "int8_tensorwise"})");
-  expect_finding(check_file(zero, Compat::none, CheckDepth::data), ErrorCode::data_zero_scale, Severity::error);
+  expect_finding(check_file(zero, Compat::none, CheckDepth::data), ErrorCode::data_zero_scale,
+                 Severity::error);
 }
 
 TEST(Detect, C10_a_tensor_of_each_dtype_is_accounted_for) {

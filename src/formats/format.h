@@ -1,5 +1,6 @@
-// What a format is: eight questions, answered in this order under the same banners in every format's
-// file. A format never includes a kernel; its decode is the reference maths and the oracle of tests.
+// What a format is: eight questions, answered in this order under the same banners in every
+// format's file. A format never includes a kernel; its decode is the reference maths and the oracle
+// of tests.
 //
 //   Identify   mine, not mine, or mine but malformed and why
 //   Parts      which tensors, of which dtypes, required or optional
@@ -78,7 +79,7 @@ struct Layer {
   std::uint32_t rotate_group = 0;  // ConvRot group; 0: not rotated
   std::uint32_t scale_group = 0;   // columns that share a scale; 0: a row or the whole tensor does
   std::optional<Activation> activation;  // W4A4's linear_dtype, as declared or by default
-  bool full_precision = false;               // full_precision_matrix_mult
+  bool full_precision = false;           // full_precision_matrix_mult
 
   std::vector<Part> parts;
 
@@ -86,7 +87,8 @@ struct Layer {
   std::uint64_t stored_bytes() const;
 };
 
-// What detection gathered for one layer name before a format is settled: the tensors <name>.<suffix>.
+// What detection gathered for one layer name before a format is settled: the tensors
+// <name>.<suffix>.
 struct Evidence {
   std::string_view name;
   std::span<const Part> tensors;  // role = the suffix as it stands in the file
@@ -138,18 +140,19 @@ struct SplitRule {
   std::string why;  // what sets the column granularity: "ConvRot group 256, pack 64"
 };
 
-// What a kernel's y may differ by from the decoded float product, and from comfy-kitchen's eager op.
+// What a kernel's y may differ by from the decoded float product, and from comfy-kitchen's eager
+// op.
 struct Tolerance {
-  double relative_l2 = 0;    // of y against the product with the decoded weight in float
-  double kitchen_f32 = 0;    // relative L2 of y against comfy-kitchen's eager linear, F32 activations
+  double relative_l2 = 0;  // of y against the product with the decoded weight in float
+  double kitchen_f32 = 0;  // relative L2 of y against comfy-kitchen's eager linear, F32 activations
   double kitchen_f16 = 0;
   double kitchen_bf16 = 0;
 };
 
 struct Format {
-  std::string_view name;     // Comfy's format string; "f32", "f16", "bf16" for plain layers
-  std::string_view folder;   // src/formats/<folder>, docs/formats/<folder>.md
-  std::string_view summary;  // one line for help texts and the README's matrix
+  std::string_view name;         // Comfy's format string; "f32", "f16", "bf16" for plain layers
+  std::string_view folder;       // src/formats/<folder>, docs/formats/<folder>.md
+  std::string_view summary;      // one line for help texts and the README's matrix
   std::string_view weight_bits;  // bits a weight with its scales: "4", "8.5", "4.5"
   std::vector<LayerKind> kinds;  // what it may hold
 
@@ -160,8 +163,8 @@ struct Format {
   void (*settle)(const Marker*, Layer&, FindingSink&) = nullptr;
   // Parts
   std::vector<PartSpec> parts;
-  // Check: dtypes and required parts are checked from `parts` for every format; this adds shapes and
-  // the rest. check_data may take its time and reads every value.
+  // Check: dtypes and required parts are checked from `parts` for every format; this adds shapes
+  // and the rest. check_data may take its time and reads every value.
   void (*check)(const Layer&, FindingSink&) = nullptr;
   void (*check_data)(const LayerData&, FindingSink&) = nullptr;
   // Size: bytes of a layer of this format and settings, without its bias, at another shape.
@@ -169,7 +172,8 @@ struct Format {
   // Split
   SplitRule (*split)(const Layer&) = nullptr;
   // Decode: rows × columns floats in the original basis.
-  void (*decode)(const LayerData&, std::uint64_t first_row, std::uint64_t rows, float* out) = nullptr;
+  void (*decode)(const LayerData&, std::uint64_t first_row, std::uint64_t rows,
+                 float* out) = nullptr;
   // Tolerance
   Tolerance tolerance;
 };
@@ -203,7 +207,12 @@ std::optional<Marker> parse_marker(std::string_view bytes, FindingSink& sink,
                                    std::string_view tensor_name);
 
 // All findings of a checkpoint: those it carries, and what each layer's format finds.
-Result<std::vector<Finding>> check_layers(const Checkpoint& checkpoint, const CheckOptions& options);
+Result<std::vector<Finding>> check_layers(const Checkpoint& checkpoint,
+                                          const CheckOptions& options);
+
+// An error that names the first finding against a layer, if there is one: for callers that use a layer
+// of a checkpoint which as a whole need not be sound.
+Result<Done> require_sound(const Checkpoint& checkpoint, const Layer& layer);
 
 }  // namespace parfait::formats
 

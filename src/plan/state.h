@@ -11,10 +11,12 @@
 
 namespace parfait::plan {
 
-// The kernel of a layer: both where an integer method was chosen, else neither.
+// The kernels of a layer: linear and quantize where an integer method was chosen, decode for
+// decode_rows.
 struct Chosen {
   const kernels::LinearKernel* linear = nullptr;
   const kernels::QuantizeKernel* quantize = nullptr;
+  const kernels::FloatKernel* decode = nullptr;
 };
 
 struct State {

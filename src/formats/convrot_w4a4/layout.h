@@ -1,5 +1,5 @@
-// convrot_w4a4 on disk, for ever: codes I8 [N, K/2], two signed nibbles a byte, the even column in the
-// low one; scales F32 [N].
+// convrot_w4a4 on disk, for ever: codes I8 [N, K/2], two signed nibbles a byte, the even column in
+// the low one; scales F32 [N].
 #ifndef PARFAIT_FORMATS_CONVROT_W4A4_LAYOUT_H_
 #define PARFAIT_FORMATS_CONVROT_W4A4_LAYOUT_H_
 

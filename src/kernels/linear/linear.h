@@ -1,6 +1,7 @@
 // The integer linear layer, in two steps that a caller may split over threads in any way:
 //
-//   quantize   x (F32, F16 or BF16) → r = x rotated per group of G columns (base/hadamard.h, in float)
+//   quantize   x (F32, F16 or BF16) → r = x rotated per group of G columns (base/hadamard.h, in
+//   float)
 //              s_x = max(max|r| / q, 1e-30)            q = 127 (int8) or 7 (int4); true division
 //              c   = clamp(rne(r / s_x), lo, q)        lo = -128 (int8) or -7 (int4); true division
 //   multiply   a[m,n] = Σ_k c[m,k] · w[n,k]            exact in int32
@@ -9,10 +10,10 @@
 //              stored rounded to y's type, once
 //
 // A row of x with a NaN or an infinity has s_x = NaN and codes 0, so its whole row of y is NaN.
-// Every variant gives the same bits: integer sums are exact, and the float operations above are done
-// one by one (no fused multiply-add). int32 cannot overflow for K < 131,072: |a| ≤ K · 128 · 128.
-// Sources: comfy-kitchen backends/eager/quantization.py (int8_linear), convrot_w4a4.py; where its eager
-// path rounds intermediate values to x's type, float is kept here.
+// Every variant gives the same bits: integer sums are exact, and the float operations above are
+// done one by one (no fused multiply-add). int32 cannot overflow for K < 131,072: |a| ≤ K · 128 ·
+// 128. Sources: comfy-kitchen backends/eager/quantization.py (int8_linear), convrot_w4a4.py; where
+// its eager path rounds intermediate values to x's type, float is kept here.
 #ifndef PARFAIT_KERNELS_LINEAR_LINEAR_H_
 #define PARFAIT_KERNELS_LINEAR_LINEAR_H_
 
@@ -72,8 +73,8 @@ struct QuantizedRows {
   void resize(std::uint64_t rows, std::uint64_t columns);
 };
 
-// Quantises rows [first, last) of x into out, which has been resized for all of x. rotate_group 0: no
-// rotation. Any row range may run on any thread.
+// Quantises rows [first, last) of x into out, which has been resized for all of x. rotate_group 0:
+// no rotation. Any row range may run on any thread.
 struct QuantizeKernel {
   std::string_view name;  // "quantize.reference"
   Isa isa;
@@ -99,12 +100,18 @@ std::span<const QuantizeKernel> quantize_kernels();
 std::span<const LinearKernel> int8_kernels();  // for int8_tensorwise weights
 std::span<const LinearKernel> int4_kernels();  // for convrot_w4a4 weights, both activation modes
 
-// The float linear used by decode_rows: y[m, n] = Σ_k x[m,k]·w[n-n0,k] (+ bias[n]) for n in [n0, n1),
-// where w holds the decoded rows n0..n1 and x is float, ldx floats a row. The order of the sum is fixed, whatever the
-// tile.
-void multiply_float(const float* x, std::uint64_t ldx, std::uint64_t m0, std::uint64_t m1, const float* w,
-                    std::uint64_t n0, std::uint64_t n1, std::uint64_t columns, const float* bias,
-                    const Matrix& y);
+// The float product that decode_rows uses: y[m, n] = Σ_k x[m,k] · w[n-n0,k] (+ bias[n]) for n in
+// [n0, n1), where w holds the decoded rows n0..n1 and x is float, ldx floats a row. The sum has 16
+// partial sums, partial i over k ≡ i (mod 16) in ascending order, joined as a binary tree of
+// neighbours: the same bits for every variant and every tile.
+struct FloatKernel {
+  std::string_view name;  // "decode.avx512_vnni"
+  Isa isa;
+  void (*multiply)(const float* x, std::uint64_t ldx, std::uint64_t m0, std::uint64_t m1,
+                   const float* w, std::uint64_t n0, std::uint64_t n1, std::uint64_t columns,
+                   const float* bias, const Matrix& y);
+};
+std::span<const FloatKernel> float_kernels();
 
 }  // namespace parfait::kernels
 

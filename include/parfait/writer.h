@@ -1,0 +1,55 @@
+// Writes a safetensors file tensor by tensor, so that no more than a piece of it is ever in memory.
+//
+// The bytes go to a temporary beside the target, which is synced and then renamed over it. On any
+// error, or where finish() is never called, the temporary is removed and the target is untouched. The
+// same input gives the same bytes. A Writer belongs to one thread at a time.
+#ifndef PARFAIT_WRITER_H_
+#define PARFAIT_WRITER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "parfait/checkpoint.h"
+#include "parfait/dtype.h"
+#include "parfait/error.h"
+
+namespace parfait {
+
+struct OutputTensor {
+  std::string name;
+  DType dtype = DType::f32;
+  std::vector<std::uint64_t> shape;
+};
+
+class Writer {
+ public:
+  // Refuses a target that is one of the files of `inputs`, under whatever name.
+  static Result<Writer> create(
+      const std::filesystem::path& target, const std::vector<OutputTensor>& tensors,
+      const std::vector<std::pair<std::string, std::string>>& metadata = {},
+      std::span<const Checkpoint> inputs = {});
+  // The next bytes: the tensors' data, in the order in which they were declared, in pieces of any
+  // size.
+  Result<Done> append(std::span<const std::byte> bytes);
+  // Puts the file in place. Fails if more or fewer bytes came than the tensors have.
+  Result<Done> finish();
+
+  Writer(Writer&&) noexcept;
+  Writer& operator=(Writer&&) noexcept;
+  ~Writer();
+
+ private:
+  struct State;
+  explicit Writer(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace parfait
+
+#endif  // PARFAIT_WRITER_H_

@@ -1,0 +1,21 @@
+// The variants that the lists in kernels.cc name, one declaration a source file.
+#ifndef PARFAIT_KERNELS_LINEAR_VARIANTS_H_
+#define PARFAIT_KERNELS_LINEAR_VARIANTS_H_
+
+#include "kernels/linear/linear.h"
+
+namespace parfait::kernels {
+
+extern const QuantizeKernel quantize_reference;
+extern const LinearKernel int8_reference, int4_reference;
+extern const FloatKernel float_reference;
+
+#if defined(__x86_64__)
+extern const QuantizeKernel quantize_avx512_vnni;
+extern const LinearKernel int8_avx512_vnni, int4_avx512_vnni;
+extern const FloatKernel float_avx512_vnni;
+#endif
+
+}  // namespace parfait::kernels
+
+#endif  // PARFAIT_KERNELS_LINEAR_VARIANTS_H_

@@ -1,0 +1,63 @@
+// A loaded model and the session that runs its layers: what parfait/model.h stands on.
+#ifndef PARFAIT_RUNTIME_MODEL_H_
+#define PARFAIT_RUNTIME_MODEL_H_
+
+#include <memory>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "formats/format.h"
+#include "kernels/linear/linear.h"
+#include "parfait/model.h"
+#include "plan/state.h"
+#include "runtime/threads.h"
+
+namespace parfait::runtime {
+
+// One layer, ready to run. packed is used by the integer methods; data by those that decode rows.
+struct LoadedLayer {
+  const formats::Layer* layer = nullptr;
+  const LayerPlan* plan = nullptr;
+  plan::Chosen kernels;
+  kernels::PackedWeight packed;
+  formats::LayerData data;
+  std::vector<float> bias;             // N or none (the packed weight has its own)
+  std::vector<float> pre_quant_scale;  // K or none: multiplies the activation first
+
+  std::uint64_t resident_bytes() const;
+};
+
+struct Model {
+  explicit Model(Plan p) : plan(std::move(p)) {}
+  Plan plan;
+  std::vector<LoadedLayer> layers;
+  std::unordered_map<std::string_view, std::uint32_t> by_name;
+
+  const LoadedLayer* find(std::string_view name) const;
+};
+
+// Reads and packs layers in the order in which they lie in the files; beside the model itself it
+// holds one layer at most.
+Result<std::shared_ptr<const Model>> load(const Plan& plan, const LoadOptions& options);
+
+struct Session {
+  Session(std::shared_ptr<const Model> m, unsigned threads) : model(std::move(m)), pool(threads) {}
+
+  Result<Done> linear(std::string_view name, const ConstMatrix& x, const Matrix& y);
+  Result<Done> lookup(std::string_view name, std::span<const std::int64_t> ids, const Matrix& y);
+
+ private:
+  void run_integer(const LoadedLayer& layer, const ConstMatrix& x, const Matrix& y);
+  void run_decoded(const LoadedLayer& layer, const ConstMatrix& x, const Matrix& y);
+
+  std::shared_ptr<const Model> model;
+  Threads pool;
+  kernels::QuantizedRows quantized;
+  std::vector<float> input;                   // the activation as floats
+  std::vector<std::vector<float>> row_tiles;  // decoded rows, by thread
+};
+
+}  // namespace parfait::runtime
+
+#endif  // PARFAIT_RUNTIME_MODEL_H_

@@ -1,0 +1,131 @@
+#include <algorithm>
+
+#include "base/checked.h"
+#include "base/floats.h"
+#include "base/result.h"
+#include "runtime/model.h"
+
+namespace parfait::runtime {
+namespace {
+
+bool is_activation(DType dtype) {
+  return dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
+}
+
+Result<Done> check_matrix(std::string_view layer, std::string_view what, DType dtype,
+                          std::uint64_t rows, std::uint64_t columns, std::uint64_t stride,
+                          std::uint64_t want_rows, std::uint64_t want_columns) {
+  if (!is_activation(dtype))
+    return make_error(ErrorCode::run_dtype, "layer {}: {} is {}, where F32, F16 or BF16 is taken",
+                      layer, what, dtype_name(dtype));
+  if (rows != want_rows || columns != want_columns)
+    return make_error(ErrorCode::run_shape, "layer {}: {} is [{}, {}], expected [{}, {}]", layer,
+                      what, rows, columns, want_rows, want_columns);
+  if (stride < columns)
+    return make_error(ErrorCode::run_shape,
+                      "layer {}: rows of {} are {} elements long but start {} apart", layer, what,
+                      columns, stride);
+  return Done{};
+}
+
+Result<const LoadedLayer*> find_layer(const Model& model, std::string_view name) {
+  if (const LoadedLayer* layer = model.find(name)) return layer;
+  if (model.plan.find(name))
+    return make_error(ErrorCode::layer_not_found, "layer {} is in the plan but was not loaded",
+                      printable(name));
+  return make_error(ErrorCode::layer_not_found, "no layer is named {}", printable(name));
+}
+
+}  // namespace
+
+Result<Done> Session::linear(std::string_view name, const ConstMatrix& x, const Matrix& y) {
+  PARFAIT_TRY(const LoadedLayer* layer, find_layer(*model, name));
+  const LayerPlan& plan = *layer->plan;
+  if (plan.method == Method::lookup || plan.method == Method::decode_only)
+    return make_error(ErrorCode::run_kind,
+                      "layer {}: is of kind {}, which is not run as a linear layer", name,
+                      layer_kind_name(plan.kind));
+  PARFAIT_CHECK_OK(
+      check_matrix(name, "x", x.dtype, x.rows, x.columns, x.stride, x.rows, plan.columns));
+  PARFAIT_CHECK_OK(
+      check_matrix(name, "y", y.dtype, y.rows, y.columns, y.stride, x.rows, plan.rows));
+  if (x.rows == 0) return Done{};
+  if (layer->kernels.linear)
+    run_integer(*layer, x, y);
+  else
+    run_decoded(*layer, x, y);
+  return Done{};
+}
+
+void Session::run_integer(const LoadedLayer& layer, const ConstMatrix& x, const Matrix& y) {
+  const kernels::LinearKernel& kernel = *layer.kernels.linear;
+  const kernels::PackedWeight& w = layer.packed;
+  const Activation mode =
+      layer.plan->method == Method::w4a4_int4 ? Activation::int4 : Activation::int8;
+  quantized.resize(x.rows, x.columns);
+  const std::uint64_t quantize_rows = x.rows >= 64 ? 16 : ceil_div(x.rows, 4);
+  pool.run(ceil_div(x.rows, quantize_rows), [&](std::uint64_t piece, unsigned) {
+    const std::uint64_t first = piece * quantize_rows;
+    layer.kernels.quantize->run(x, first, std::min(first + quantize_rows, x.rows), w.rotate_group,
+                                mode, quantized);
+  });
+  // Pieces of the output: a panel of rows of W stays in the cache while rows of x pass by.
+  const std::uint64_t n_step = kernel.row_tile > 1 ? kernel.row_tile : 64;
+  const std::uint64_t m_step = 384;
+  const std::uint64_t n_pieces = ceil_div(w.rows, n_step), m_pieces = ceil_div(x.rows, m_step);
+  pool.run(n_pieces * m_pieces, [&](std::uint64_t piece, unsigned) {
+    const std::uint64_t n0 = piece % n_pieces * n_step, m0 = piece / n_pieces * m_step;
+    kernel.multiply(w, quantized, m0, std::min(m0 + m_step, x.rows), n0,
+                    std::min(n0 + n_step, w.rows), y);
+  });
+}
+
+void Session::run_decoded(const LoadedLayer& layer, const ConstMatrix& x, const Matrix& y) {
+  const std::uint64_t columns = layer.plan->columns, rows = layer.plan->rows;
+  input.resize(x.rows * columns);
+  pool.run(ceil_div(x.rows, 16), [&](std::uint64_t piece, unsigned) {
+    for (std::uint64_t m = piece * 16; m < std::min(piece * 16 + 16, x.rows); ++m) {
+      float* row = input.data() + m * columns;
+      for (std::uint64_t k = 0; k < columns; ++k)
+        row[k] = load_float(x.dtype, static_cast<const std::byte*>(x.data), m * x.stride + k);
+      if (!layer.pre_quant_scale.empty())
+        for (std::uint64_t k = 0; k < columns; ++k) row[k] *= layer.pre_quant_scale[k];
+    }
+  });
+  // About 1 MB of decoded rows at a time on each thread: never a second copy of the weight.
+  const std::uint64_t tile =
+      std::clamp<std::uint64_t>((1u << 18) / std::max<std::uint64_t>(columns, 1), 1, 64);
+  row_tiles.resize(pool.count());
+  const float* bias = layer.bias.empty() ? nullptr : layer.bias.data();
+  pool.run(ceil_div(rows, tile), [&](std::uint64_t piece, unsigned thread) {
+    const std::uint64_t n0 = piece * tile, n1 = std::min(n0 + tile, rows);
+    std::vector<float>& decoded = row_tiles[thread];
+    decoded.resize(tile * columns);
+    layer.layer->format->decode(layer.data, n0, n1 - n0, decoded.data());
+    layer.kernels.decode->multiply(input.data(), columns, 0, x.rows, decoded.data(), n0, n1,
+                                   columns, bias, y);
+  });
+}
+
+Result<Done> Session::lookup(std::string_view name, std::span<const std::int64_t> ids,
+                             const Matrix& y) {
+  PARFAIT_TRY(const LoadedLayer* layer, find_layer(*model, name));
+  if (layer->plan->method != Method::lookup)
+    return make_error(ErrorCode::run_kind, "layer {}: is of kind {}, not an embedding", name,
+                      layer_kind_name(layer->plan->kind));
+  const std::uint64_t rows = layer->plan->rows, columns = layer->plan->columns;
+  PARFAIT_CHECK_OK(
+      check_matrix(name, "y", y.dtype, y.rows, y.columns, y.stride, ids.size(), columns));
+  std::vector<float> row(columns);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] < 0 || static_cast<std::uint64_t>(ids[i]) >= rows)
+      return make_error(ErrorCode::run_shape, "layer {}: id {} lies outside its {} rows", name,
+                        ids[i], rows);
+    layer->layer->format->decode(layer->data, static_cast<std::uint64_t>(ids[i]), 1, row.data());
+    for (std::uint64_t k = 0; k < columns; ++k)
+      store_float(y.dtype, static_cast<std::byte*>(y.data), i * y.stride + k, row[k]);
+  }
+  return Done{};
+}
+
+}  // namespace parfait::runtime
