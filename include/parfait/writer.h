@@ -1,8 +1,8 @@
 // Writes a safetensors file tensor by tensor, so that no more than a piece of it is ever in memory.
 //
 // The bytes go to a temporary beside the target, which is synced and then renamed over it. On any
-// error, or where finish() is never called, the temporary is removed and the target is untouched. The
-// same input gives the same bytes. A Writer belongs to one thread at a time.
+// error, or where finish() is never called, the temporary is removed and the target is untouched.
+// The same input gives the same bytes. A Writer belongs to one thread at a time.
 #ifndef PARFAIT_WRITER_H_
 #define PARFAIT_WRITER_H_
 

@@ -66,9 +66,12 @@ Result<std::vector<ByteRange>> rank_byte_ranges(const Plan& plan, std::string_vi
                            plan.state()->layers[it->second], rank);
 }
 
-double layer_tolerance(const LayerPlan& layer) {
+double layer_tolerance(const LayerPlan& layer, DType output) {
   const formats::Format* format = formats::find_format(layer.format);
-  return format ? plan::tolerance_of(*format, layer.method) : 0;
+  if (!format) return 0;
+  // Half a unit in the last place of the output's type.
+  const double rounding = output == DType::bf16 ? 0x1p-8 : output == DType::f16 ? 0x1p-11 : 0x1p-24;
+  return plan::tolerance_of(*format, layer.method) + rounding;
 }
 
 }  // namespace parfait

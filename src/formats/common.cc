@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <limits>
 
 #include "base/hadamard.h"
@@ -185,7 +184,8 @@ bool check_row_scales(const Layer& layer, std::string_view role, RowScales kind,
   auto shape = tensor->shape;
   while (!shape.empty() && shape.back() == 1) shape = shape.first(shape.size() - 1);
   const bool flat = shape.size() <= 1;
-  const bool by_expert = shape.size() == 2 && shape[0] == layer.experts;
+  const bool by_expert =
+      layer.kind == LayerKind::experts && shape.size() == 2 && shape[0] == layer.experts;
   if (count == layer.rows && (flat || by_expert)) return true;
   sink.add(Severity::error, ErrorCode::part_shape, tensor->name, shape_text(tensor->shape),
            fmt::format("[{}{}]{}", layer.rows, kind == RowScales::each_or_one ? ", 1" : "",
@@ -277,24 +277,6 @@ std::span<const float, 256> float8_values(DType dtype) {
   static const Table e4m3 = make(DType::f8_e4m3), e5m2 = make(DType::f8_e5m2),
                      e8m0 = make(DType::f8_e8m0);
   return dtype == DType::f8_e5m2 ? e5m2 : dtype == DType::f8_e8m0 ? e8m0 : e4m3;
-}
-
-void load_floats(DType dtype, const std::byte* data, std::uint64_t first, std::uint64_t count,
-                 float* out) {
-  if (dtype != DType::f16) {
-    for (std::uint64_t i = 0; i < count; ++i) out[i] = load_float(dtype, data, first + i);
-    return;
-  }
-  // Moved to float's fields, a half is too small by the difference of the biases, subnormals too.
-  constexpr float rebias = 0x1p112f;
-  for (std::uint64_t i = 0; i < count; ++i) {
-    const std::uint32_t bits = load_at<std::uint16_t>(data, first + i);
-    const std::uint32_t magnitude = (bits & 0x7fffu) << 13;
-    const std::uint32_t finite =
-        std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) * rebias);
-    const std::uint32_t value = magnitude < 0x7c00u << 13 ? finite : magnitude | 0x7f800000u;
-    out[i] = std::bit_cast<float>(value | (bits & 0x8000u) << 16);
-  }
 }
 
 Values::Values(const LayerData& data, std::string_view role, DType bytes_are) {

@@ -116,10 +116,6 @@ inline unsigned nibble_high_first(const std::byte* row, std::uint64_t column) {
 // Code → value of an 8-bit float type.
 std::span<const float, 256> float8_values(DType dtype);
 
-// Widens elements [first, first + count) of F32, F16 or BF16 data.
-void load_floats(DType dtype, const std::byte* data, std::uint64_t first, std::uint64_t count,
-                 float* out);
-
 // The values of a part as floats. Bytes (U8) mean what `bytes_are` says. Empty where there is no
 // such part.
 class Values {

@@ -55,8 +55,8 @@ SplitRule split(const Layer&) { return {1, 1, "no groups of inputs"}; }
 
 void decode(const LayerData& data, std::uint64_t first_row, std::uint64_t rows, float* out) {
   const std::uint64_t columns = data.layer->columns;
-  load_floats(data.layer->part("weight")->dtype, data.part("weight").data(), first_row * columns,
-              rows * columns, out);
+  const Values values(data, "weight");
+  for (std::uint64_t i = 0; i < rows * columns; ++i) out[i] = values[first_row * columns + i];
 }
 
 // Encode: with the converter.

@@ -1,0 +1,133 @@
+#include "cli/common.h"
+
+#include <cstdlib>
+
+#include "cli/table.h"
+
+namespace parfait::cli {
+
+void fail(ErrorCode code, std::string message) { throw Failure{Error{code, std::move(message)}}; }
+
+void add_json_option(CLI::App& verb, Program& program) {
+  verb.add_flag("--json", program.json, "Print JSON instead of text");
+}
+
+void add_open_options(CLI::App& verb, OpenOptions& options) {
+  add_choice<Io>(verb, "--io", options.io, {{"mapped", Io::mapped}, {"pread", Io::pread}},
+                 "How files are read");
+  verb.add_flag_callback(
+      "--lenient", [&options] { options.strictness = Strictness::lenient; },
+      "Accept bytes behind the last tensor, with a warning");
+  add_choice<Compat>(verb, "--compat", options.compat,
+                     {{"none", Compat::none}, {"comfyui", Compat::comfyui}},
+                     "Where declarations disagree, read them as this tool does");
+  verb.add_option("--max-header", options.max_header_bytes, "Longest header to accept, in bytes")
+      ->type_name("BYTES");
+}
+
+void add_machine_options(CLI::App& verb, MachineArguments& arguments) {
+  verb.add_option("--isa", arguments.isa,
+                  "Use this instruction set only (default: the environment's PARFAIT_ISA, or the "
+                  "best one)")
+      ->type_name("NAME");
+  add_choice<Activation>(verb, "--w4a4-activation", arguments.w4a4_activation,
+                         {{"int4", Activation::int4}, {"int8", Activation::int8}},
+                         "Width to which W4A4 layers quantise their input, whatever the file says");
+}
+
+PlanOptions plan_options(const MachineArguments& arguments) {
+  PlanOptions options;
+  options.w4a4_activation = arguments.w4a4_activation;
+  const char* environment = std::getenv("PARFAIT_ISA");
+  const std::string name = !arguments.isa.empty() ? arguments.isa : environment ? environment : "";
+  if (name.empty()) return options;
+  options.isa = parse_isa(name);
+  if (options.isa) return options;
+  std::string known;
+  for (Isa isa : options.machine)
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", isa_name(isa));
+  fail(ErrorCode::plan_isa,
+       fmt::format("{} is no instruction set that {} knows; this machine offers {}",
+                   printable(name), arguments.isa.empty() ? "PARFAIT_ISA" : "--isa", known));
+}
+
+CheckedCheckpoint require_sound(Program& program, const Checkpoint& checkpoint,
+                                const std::string& path) {
+  const CheckReport report = get(check(checkpoint));
+  if (report.sound()) return *report.checked;
+  const FindingCounts counts = count(report.findings);
+  const Error error{ErrorCode::not_sound,
+                    fmt::format("{}: is not sound: {}; `parfait check` lists all findings",
+                                printable(path, 1000), counts_text(counts))};
+  Json findings = Json::array();
+  for (const Finding& finding : report.findings) {
+    if (finding.severity != Severity::error) continue;
+    if (program.json)
+      findings.push_back(to_json(finding));
+    else
+      tell(finding.line());
+  }
+  complain(error.message);
+  if (program.json)
+    print_json(program.out, {{"error", to_json(error)}, {"findings", std::move(findings)}});
+  throw Exit{exit_no};
+}
+
+void print_json(Output& out, const Json& json) {
+  // A path need not be UTF-8; everything else is.
+  out.write(json.dump(2, ' ', false, Json::error_handler_t::replace));
+  out.write("\n");
+  out.flush();
+}
+
+Json to_json(const Finding& finding) {
+  return {{"severity", severity_name(finding.severity)},
+          {"code", error_code_name(finding.code)},
+          {"file", finding.file},
+          {"layer", finding.layer},
+          {"tensor", finding.tensor},
+          {"got", finding.got},
+          {"expected", finding.expected},
+          {"message", finding.message}};
+}
+
+Json to_json(const Error& error) {
+  return {{"code", error_code_name(error.code)}, {"message", error.message}};
+}
+
+Json to_json(std::span<const std::uint64_t> numbers) {
+  Json array = Json::array();
+  for (std::uint64_t number : numbers) array.push_back(number);
+  return array;
+}
+
+FindingCounts count(std::span<const Finding> findings) {
+  FindingCounts counts;
+  for (const Finding& finding : findings) {
+    switch (finding.severity) {
+      case Severity::error:
+        ++counts.errors;
+        break;
+      case Severity::warning:
+        ++counts.warnings;
+        break;
+      case Severity::note:
+        ++counts.notes;
+        break;
+    }
+  }
+  return counts;
+}
+
+std::string counts_text(const FindingCounts& counts) {
+  std::string text;
+  const auto add = [&](std::uint64_t number, std::string_view noun) {
+    if (number) text += fmt::format("{}{}", text.empty() ? "" : ", ", counted(number, noun));
+  };
+  add(counts.errors, "error");
+  add(counts.warnings, "warning");
+  add(counts.notes, "note");
+  return text.empty() ? "no findings" : text;
+}
+
+}  // namespace parfait::cli

@@ -1,0 +1,97 @@
+// What the verbs share: options, exit statuses, the ways in which a command ends early.
+#ifndef PARFAIT_CLI_COMMON_H_
+#define PARFAIT_CLI_COMMON_H_
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/output.h"
+#include "parfait/parfait.h"
+
+namespace parfait::cli {
+
+using Json = nlohmann::ordered_json;
+
+inline constexpr int exit_ok = 0;
+inline constexpr int exit_no = 1;      // the command did its work, and the answer is no
+inline constexpr int exit_failed = 2;  // it could not do its work
+
+// One run of the program. The chosen verb sets `run` while arguments are parsed.
+struct Program {
+  Output out;
+  bool json = false;
+  std::function<int()> run;
+};
+
+// Thrown to end a command.
+struct Failure {
+  Error error;
+};
+struct Exit {
+  int status;
+};
+
+// The value of a Result; throws Failure where there is none.
+template <class T>
+T get(Result<T> result) {
+  if (!result.ok()) throw Failure{std::move(result).error()};
+  return std::move(result).value();
+}
+[[noreturn]] void fail(ErrorCode code, std::string message);
+
+// --json
+void add_json_option(CLI::App& verb, Program& program);
+// --io, --lenient, --compat, --max-header
+void add_open_options(CLI::App& verb, OpenOptions& options);
+// --isa and --w4a4-activation. The environment's PARFAIT_ISA stands for an absent --isa.
+struct MachineArguments {
+  std::string isa;
+  std::optional<Activation> w4a4_activation;
+};
+void add_machine_options(CLI::App& verb, MachineArguments& arguments);
+PlanOptions plan_options(const MachineArguments& arguments);
+
+// An option that takes one of a few words. Target is the words' type or an optional of it.
+template <class Value, class Target>
+CLI::Option* add_choice(CLI::App& verb, const std::string& name, Target& target,
+                        std::vector<std::pair<std::string, Value>> choices, std::string help) {
+  std::string words;
+  for (const auto& choice : choices) words += (words.empty() ? "" : "|") + choice.first;
+  auto set = [&target, choices = std::move(choices), name, words](const std::string& given) {
+    for (const auto& [word, value] : choices) {
+      if (word != given) continue;
+      target = value;
+      return;
+    }
+    throw CLI::ValidationError(name, "takes " + words + ", not " + printable(given));
+  };
+  return verb.add_option_function<std::string>(name, set, std::move(help))->type_name(words);
+}
+
+// Checks the headers. Where an error is found, all errors are told and the command ends with exit_no.
+CheckedCheckpoint require_sound(Program& program, const Checkpoint& checkpoint,
+                                const std::string& path);
+
+// --- JSON ---
+
+void print_json(Output& out, const Json& json);
+Json to_json(const Finding& finding);
+Json to_json(const Error& error);
+Json to_json(std::span<const std::uint64_t> numbers);
+
+// --- Findings ---
+
+struct FindingCounts {
+  std::uint64_t errors = 0, warnings = 0, notes = 0;
+};
+FindingCounts count(std::span<const Finding> findings);
+std::string counts_text(const FindingCounts& counts);  // "2 errors, 1 note", "no findings"
+
+}  // namespace parfait::cli
+
+#endif  // PARFAIT_CLI_COMMON_H_

@@ -1,0 +1,20 @@
+// The verbs. Each function adds its command to the parser; when that command is the one given, it sets
+// program.run.
+#ifndef PARFAIT_CLI_VERBS_H_
+#define PARFAIT_CLI_VERBS_H_
+
+#include "cli/common.h"
+
+namespace parfait::cli {
+
+void add_inspect(CLI::App& app, Program& program);
+void add_check(CLI::App& app, Program& program);
+void add_plan(CLI::App& app, Program& program);
+void add_diff(CLI::App& app, Program& program);
+void add_decode(CLI::App& app, Program& program);
+void add_run(CLI::App& app, Program& program);
+void add_formats(CLI::App& app, Program& program);
+
+}  // namespace parfait::cli
+
+#endif  // PARFAIT_CLI_VERBS_H_
