@@ -99,8 +99,7 @@ void add_check(CLI::App& app, Program& program) {
       ->required();
   verb.add_flag("--deep", arguments->deep,
                 "Also read all data: NaN, zero scales, codes out of range, zeroed tensors");
-  verb.add_flag("--strict-warnings", arguments->strict_warnings,
-                "Exit with 1 for warnings too");
+  verb.add_flag("--strict-warnings", arguments->strict_warnings, "Exit with 1 for warnings too");
   add_open_options(verb, arguments->open);
   add_json_option(verb, program);
   verb.callback([&program, arguments] {

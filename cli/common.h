@@ -73,7 +73,8 @@ CLI::Option* add_choice(CLI::App& verb, const std::string& name, Target& target,
   return verb.add_option_function<std::string>(name, set, std::move(help))->type_name(words);
 }
 
-// Checks the headers. Where an error is found, all errors are told and the command ends with exit_no.
+// Checks the headers. Where an error is found, all errors are told and the command ends with
+// exit_no.
 CheckedCheckpoint require_sound(Program& program, const Checkpoint& checkpoint,
                                 const std::string& path);
 

@@ -29,32 +29,42 @@ std::vector<std::uint64_t> output_shape(const Layer& layer) {
   return {layer.rows(), layer.columns()};
 }
 
+// By name; a pattern that fits one layer will do.
+Layer find_layer(const Checkpoint& checkpoint, const std::string& name) {
+  if (const auto layer = checkpoint.find(name)) return *layer;
+  const std::vector<Layer> matches = get(match_layers(checkpoint, name));
+  if (matches.size() > 1)
+    fail(ErrorCode::layer_not_found,
+         fmt::format("{} matches {} layers, {} and others; one is decoded at a time",
+                     printable(name), matches.size(), printable(matches[0].name())));
+  return matches[0];
+}
+
 int run(Program& program, const Arguments& arguments) {
   const Checkpoint checkpoint = get(open(arguments.path, arguments.open));
-  std::optional<Layer> layer = checkpoint.find(arguments.layer);
-  if (!layer) layer = get(match_layers(checkpoint, arguments.layer)).front();
-  const std::uint64_t rows = layer->rows(), columns = layer->columns();
+  const Layer layer = find_layer(checkpoint, arguments.layer);
+  const std::uint64_t rows = layer.rows(), columns = layer.columns();
   const std::uint64_t tile = std::clamp<std::uint64_t>(
       tile_values / std::max<std::uint64_t>(columns, 1), 1, std::max<std::uint64_t>(rows, 1));
   std::vector<float> values(tile * columns);
   // Before the output is touched: a layer that cannot be decoded leaves nothing behind.
-  get(decode(checkpoint, *layer, 0, 0, values));
+  get(decode(checkpoint, layer, 0, 0, values));
 
-  const std::string name = fmt::format("{}.weight", layer->name());
-  Writer writer = get(Writer::create(
-      arguments.out, {{name, arguments.dtype, output_shape(*layer)}},
-      {{"decoded_from", std::string(layer->format())}}, std::span(&checkpoint, 1)));
+  const std::string name = fmt::format("{}.weight", layer.name());
+  Writer writer = get(Writer::create(arguments.out, {{name, arguments.dtype, output_shape(layer)}},
+                                     {{"decoded_from", std::string(layer.format())}},
+                                     std::span(&checkpoint, 1)));
   std::vector<std::byte> bytes(values.size() * dtype_bits(arguments.dtype) / 8);
   std::uint64_t overflowed = 0;
   ProgressBar bar("decoding");
   for (std::uint64_t row = 0; row < rows; row += tile) {
-    if (!bar.show({row, rows, layer->name()})) throw Interrupted{};
+    if (!bar.show({row, rows, layer.name()})) throw Interrupted{};
     const std::uint64_t count = std::min(tile, rows - row) * columns;
-    get(decode(checkpoint, *layer, row, count / columns, std::span(values).first(count)));
+    get(decode(checkpoint, layer, row, count / columns, std::span(values).first(count)));
     for (std::uint64_t i = 0; i < count; ++i) {
       store_float(arguments.dtype, bytes.data(), i, values[i]);
-      overflowed += std::isfinite(values[i]) &&
-                    !std::isfinite(load_float(arguments.dtype, bytes.data(), i));
+      overflowed +=
+          std::isfinite(values[i]) && !std::isfinite(load_float(arguments.dtype, bytes.data(), i));
     }
     get(writer.append(std::span(bytes).first(count * dtype_bits(arguments.dtype) / 8)));
   }
@@ -65,17 +75,17 @@ int run(Program& program, const Arguments& arguments) {
                          counted(overflowed, "value"), grouped(rows * columns),
                          dtype_name(arguments.dtype)));
   if (program.json)
-    print_json(program.out, {{"layer", layer->name()},
-                             {"format", layer->format()},
+    print_json(program.out, {{"layer", layer.name()},
+                             {"format", layer.format()},
                              {"tensor", name},
                              {"dtype", dtype_name(arguments.dtype)},
-                             {"shape", to_json(output_shape(*layer))},
+                             {"shape", to_json(output_shape(layer))},
                              {"overflowed", overflowed},
                              {"out", arguments.out}});
   else
     program.out.print("{}: {} {} {}, decoded from {}\n", printable(arguments.out, 1000),
                       printable(name, 1000), dtype_name(arguments.dtype),
-                      shape_text(output_shape(*layer)), layer->format());
+                      shape_text(output_shape(layer)), layer.format());
   return exit_ok;
 }
 

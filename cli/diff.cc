@@ -57,8 +57,8 @@ int run(Program& program, const Arguments& arguments) {
 }  // namespace
 
 void add_diff(CLI::App& app, Program& program) {
-  CLI::App& verb = *app.add_subcommand(
-      "diff", "List the layers whose format, shape, scales or bytes differ");
+  CLI::App& verb =
+      *app.add_subcommand("diff", "List the layers whose format, shape, scales or bytes differ");
   verb.footer(
       "Exit status: 0 the same, 1 different, 2 a file cannot be opened.\n"
       "Example: parfait diff base.safetensors finetune.safetensors");

@@ -27,9 +27,7 @@ struct Total {
     stored_bytes += layer.stored_bytes();
     weights += static_cast<double>(layer.rows()) * static_cast<double>(layer.columns());
   }
-  double bits() const {
-    return weights > 0 ? 8 * static_cast<double>(stored_bytes) / weights : 0;
-  }
+  double bits() const { return weights > 0 ? 8 * static_cast<double>(stored_bytes) / weights : 0; }
 };
 
 struct DTypeTotal {
@@ -39,7 +37,7 @@ struct DTypeTotal {
 // What is printed, gathered once for both ways of printing it.
 struct Contents {
   Checkpoint checkpoint;
-  std::vector<Layer> layers;  // those that were asked for
+  std::vector<Layer> layers;                               // those that were asked for
   std::vector<std::pair<std::string_view, Total>> totals;  // by format, in the table's order
   Total total;
   std::vector<TensorInfo> plain;
@@ -143,10 +141,8 @@ void print_tensors(Output& out, const Contents& contents) {
 
 void print_files(Output& out, const std::vector<ShardInfo>& shards) {
   if (shards.size() < 2) return;
-  Table table({{"file"},
-               {"bytes", Align::right},
-               {"header", Align::right},
-               {"tensors", Align::right}});
+  Table table(
+      {{"file"}, {"bytes", Align::right}, {"header", Align::right}, {"tensors", Align::right}});
   for (const ShardInfo& shard : shards)
     table.add({printable(shard.path, 1000), grouped(shard.file_bytes), grouped(shard.header_bytes),
                grouped(shard.tensors)});
@@ -159,7 +155,8 @@ void print_metadata(Output& out, const std::vector<ShardInfo>& shards) {
   for (const ShardInfo& shard : shards) {
     for (const auto& [key, value] : shard.metadata) {
       std::string text = printable(value, longest_metadata);
-      if (value.size() > longest_metadata) text += fmt::format(" ({} bytes)", grouped(value.size()));
+      if (value.size() > longest_metadata)
+        text += fmt::format(" ({} bytes)", grouped(value.size()));
       table.add({printable(key), std::move(text)});
     }
   }

@@ -1,5 +1,5 @@
-// parfait VERB ...: parses the command line, runs the verb, and turns whatever ends it into a sentence
-// and an exit status.
+// parfait VERB ...: parses the command line, runs the verb, and turns whatever ends it into a
+// sentence and an exit status.
 
 #include <csignal>
 #include <exception>
@@ -20,8 +20,8 @@ int report(Program& program, const Error& error) {
   return exit_failed;
 }
 
-// Runs the verb; what it throws becomes an exit status. Whatever it had opened for writing is gone by
-// then, with its temporary file.
+// Runs the verb; what it throws becomes an exit status. Whatever it had opened for writing is gone
+// by then, with its temporary file.
 int run_verb(Program& program) try {
   int status = exit_ok;
   try {
@@ -58,7 +58,7 @@ std::string unknown_verb(const CLI::App& app, int argc, char** argv) {
 }
 
 int main(int argc, char** argv) {
-  catch_signals();
+  prepare_process();
   Program program;
   CLI::App app{
       "Opens, checks, plans and runs diffusion checkpoints whose layers are stored in different "
@@ -66,9 +66,10 @@ int main(int argc, char** argv) {
       "parfait"};
   app.set_version_flag("--version", "parfait " PARFAIT_VERSION);
   app.require_subcommand(0, 1);
-  app.footer("Exit status: 0 yes or done, 1 no (findings, differences, an error above tolerance), "
-             "2 the command could not do its work.\n`parfait VERB --help` has each verb's options and "
-             "an example.");
+  app.footer(
+      "Exit status: 0 yes or done, 1 no (findings, differences, an error above tolerance), "
+      "2 the command could not do its work.\n`parfait VERB --help` has each verb's options and "
+      "an example.");
   add_inspect(app, program);
   add_check(app, program);
   add_plan(app, program);
@@ -85,7 +86,8 @@ int main(int argc, char** argv) {
     // Of the verb that stands on the command line, if one does.
     const auto verbs = app.get_subcommands();
     program.run = [&, verbs] {
-      return program.out.write((verbs.empty() ? &app : verbs.front())->help()), exit_ok;
+      program.out.write(verbs.empty() ? app.help() : verbs.front()->help("parfait"));
+      return exit_ok;
     };
   } catch (const CLI::CallForVersion& version) {
     program.run = [&] { return program.out.print("{}\n", version.what()), exit_ok; };

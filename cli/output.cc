@@ -1,5 +1,6 @@
 #include "cli/output.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -65,7 +66,14 @@ std::string Output::paint(Style style, std::string_view text) const {
 void tell(std::string_view line) { write_all(STDERR_FILENO, fmt::format("{}\n", line)); }
 void complain(std::string_view sentence) { tell(fmt::format("parfait: {}", sentence)); }
 
-void catch_signals() {
+void prepare_process() {
+  // Opened for reading, so that writing to a stream that was closed stays an error.
+  while (true) {
+    const int fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (fd > STDERR_FILENO) ::close(fd);
+    if (fd < 0 || fd > STDERR_FILENO) break;
+  }
+
   struct sigaction action = {};
   action.sa_handler = remember;
   action.sa_flags = SA_RESTART | static_cast<int>(SA_RESETHAND);
@@ -97,10 +105,9 @@ bool ProgressBar::show(const Progress& progress) {
                                                             static_cast<double>(progress.total))
                                         : 0;
     const int filled = static_cast<int>(share * width);
-    write_all(STDERR_FILENO,
-              fmt::format("\r{} [{}{}] {:3.0f}% {}\x1b[K", doing_, std::string(filled, '='),
-                          std::string(width - filled, ' '), share * 100,
-                          printable(progress.what, 36)));
+    write_all(STDERR_FILENO, fmt::format("\r{} [{}{}] {:3.0f}% {}\x1b[K", doing_,
+                                         std::string(filled, '='), std::string(width - filled, ' '),
+                                         share * 100, printable(progress.what, 36)));
     drawn_ = Drawn::yes;
     next_ = now + std::chrono::milliseconds(100);
   }

@@ -1,8 +1,8 @@
 // What the program writes: text on standard output, sentences and progress on standard error.
 //
-// Colour is used on a terminal only, never with NO_COLOR set or TERM=dumb. Writing throws OutputClosed
-// once the reader has gone (as `| head` does), OutputFailed where the device refuses, and Interrupted
-// once the user has asked to stop; main() turns each into an exit status.
+// Colour is used on a terminal only, never with NO_COLOR set or TERM=dumb. Writing throws
+// OutputClosed once the reader has gone (as `| head` does), OutputFailed where the device refuses,
+// and Interrupted once the user has asked to stop; main() turns each into an exit status.
 #ifndef PARFAIT_CLI_OUTPUT_H_
 #define PARFAIT_CLI_OUTPUT_H_
 
@@ -47,9 +47,10 @@ void complain(std::string_view sentence);
 // A line on standard error as it stands.
 void tell(std::string_view line);
 
-// From now on SIGINT and SIGTERM only set a flag that progress callbacks and writing look at (a second
-// one ends the program at once), and a closed pipe is an error instead of a signal.
-void catch_signals();
+// To be called first. From then on SIGINT and SIGTERM only set a flag that progress callbacks and
+// writing look at (a second one ends the program at once), a closed pipe is an error instead of a
+// signal, and no file that is opened can take the place of a closed standard stream.
+void prepare_process();
 // The signal that came, or 0.
 int signal_caught();
 

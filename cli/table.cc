@@ -5,7 +5,8 @@
 namespace parfait::cli {
 
 Table::Table(std::vector<Column> columns) : columns_(std::move(columns)) {
-  for (Column& column : columns_) column.width = std::max(column.width, display_width(column.title));
+  for (Column& column : columns_)
+    column.width = std::max(column.width, display_width(column.title));
 }
 
 void Table::print(Output& out) {

@@ -59,9 +59,12 @@ std::optional<std::string> scalar_text(const Checkpoint& checkpoint, const Tenso
 }
 
 Json tensor_json(const Checkpoint& checkpoint, const TensorInfo& tensor, Values values) {
-  Json json = {{"name", tensor.name},     {"dtype", dtype_name(tensor.dtype)},
-               {"shape", to_json(tensor.shape)}, {"bytes", tensor.bytes},
-               {"offset", tensor.offset}, {"file", tensor.shard}};
+  Json json = {{"name", tensor.name},
+               {"dtype", dtype_name(tensor.dtype)},
+               {"shape", to_json(tensor.shape)},
+               {"bytes", tensor.bytes},
+               {"offset", tensor.offset},
+               {"file", tensor.shard}};
   if (values == Values::read)
     if (const auto text = scalar_text(checkpoint, tensor)) json["value"] = *text;
   return json;

@@ -1,5 +1,5 @@
-// What `inspect` says of single tensors: scalars are shown as values, since a scale that looks empty
-// leaves one to guess whether the file is scaled.
+// What `inspect` says of single tensors: scalars are shown as values, since a scale that looks
+// empty leaves one to guess whether the file is scaled.
 #ifndef PARFAIT_CLI_TENSORS_H_
 #define PARFAIT_CLI_TENSORS_H_
 

@@ -1,5 +1,5 @@
-// The verbs. Each function adds its command to the parser; when that command is the one given, it sets
-// program.run.
+// The verbs. Each function adds its command to the parser; when that command is the one given, it
+// sets program.run.
 #ifndef PARFAIT_CLI_VERBS_H_
 #define PARFAIT_CLI_VERBS_H_
 

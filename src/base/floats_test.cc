@@ -176,7 +176,7 @@ TEST(SmallFloats, random_values_go_to_a_nearest_code) {
   for (const Type& type : types) {
     const float largest = type.decode(type.largest_code);
     for (int i = 0; i < 20000; ++i) {
-      const float value = float_of(random());
+      const float value = float_of(static_cast<std::uint32_t>(random()));
       if (!(std::fabs(value) < largest)) continue;
       const unsigned code = type.encode(value);
       const double error = std::fabs(static_cast<double>(type.decode(code)) - value);
@@ -266,7 +266,9 @@ class CodecTables : public ::testing::Test {
     ASSERT_GT(values.size(), 100u);
     for (std::size_t i = 0; i < values.size(); ++i) {
       if (std::isnan(values[i])) {
-        if (decode) EXPECT_TRUE(std::isnan(decode(encode(values[i]))));
+        if (decode) {
+          EXPECT_TRUE(std::isnan(decode(encode(values[i]))));
+        }
         continue;
       }
       EXPECT_EQ(encode(values[i]), expected[i])

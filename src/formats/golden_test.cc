@@ -14,7 +14,9 @@
 #include <vector>
 
 #include "formats/common.h"
+#include "formats/convrot_w4a4/layout.h"
 #include "formats/format_testing.h"
+#include "formats/w6a8_int8/layout.h"
 
 namespace parfait::formats {
 namespace {
@@ -109,7 +111,7 @@ TEST_P(Golden, is_sound_and_decodes_as_comfy_kitchen_does) {
                                                                                : "decode.f16";
     const TensorInfo* wanted = expected->find(key);
     if (!wanted) wanted = expected->find(std::string(layer.name) + "/" + key);
-    if (!wanted) continue;
+    if (!wanted) continue;  // a layer of the file of all formats that has no such table
     ASSERT_EQ(shape_text(wanted->shape), fmt::format("[{}, {}]", layer.rows, layer.columns));
     auto data = read_layer(*index, layer);
     ASSERT_TRUE(data.ok()) << data.error().message;
@@ -126,7 +128,6 @@ TEST_P(Golden, is_sound_and_decodes_as_comfy_kitchen_does) {
     }
     ++decoded;
   }
-  // In the file of all formats the AWQ layer has its decode in float only.
   EXPECT_GT(decoded, 0);
 }
 
@@ -134,6 +135,49 @@ std::string test_name(const ::testing::TestParamInfo<std::string>& info) { retur
 INSTANTIATE_TEST_SUITE_P(Formats, Golden, ::testing::ValuesIn(golden_cases()), test_name);
 
 TEST(GoldenFiles, are_there) { EXPECT_GE(golden_cases().size(), 30u); }
+
+std::vector<std::byte> table(const container::TensorIndex& index, std::string_view name) {
+  const TensorInfo* tensor = index.find(name);
+  EXPECT_NE(tensor, nullptr) << name;
+  std::vector<std::byte> scratch;
+  auto bytes = index.read(*tensor, scratch);
+  EXPECT_TRUE(bytes.ok());
+  return {bytes->begin(), bytes->end()};
+}
+
+TEST(GoldenTables, block_scales_stand_where_comfy_kitchen_puts_them) {
+  const auto index = open_golden("../codecs.safetensors");
+  ASSERT_TRUE(index);
+  const std::vector<std::byte> blocked = table(*index, "swizzle.index.blocked");
+  const BlockScales layout{300, 17};
+  ASSERT_EQ(blocked.size(), 4 * layout.stored_bytes());
+  for (std::uint64_t row = 0; row < 300; ++row)
+    for (std::uint64_t column = 0; column < 17; ++column)
+      ASSERT_EQ(load_at<std::int32_t>(blocked.data(), layout.offset(row, column)),
+                static_cast<std::int32_t>(1 + 17 * row + column));
+}
+
+TEST(GoldenTables, codes_are_packed_as_comfy_kitchen_packs_them) {
+  const auto index = open_golden("../codecs.safetensors");
+  ASSERT_TRUE(index);
+  const auto each = [&](const std::string& name, std::uint64_t columns, auto read) {
+    const std::vector<std::byte> packed = table(*index, name + ".byte");
+    const std::vector<std::byte> codes = table(*index, name + ".code");
+    const std::uint64_t row_bytes = packed.size() / 2;
+    ASSERT_EQ(codes.size(), 2 * columns) << name;
+    for (std::uint64_t i = 0; i < codes.size(); ++i)
+      EXPECT_EQ(
+          static_cast<std::uint8_t>(read(packed.data() + i / columns * row_bytes, i % columns)),
+          std::to_integer<std::uint8_t>(codes[i]))
+          << name << " " << i;
+  };
+  each("pack.int4", 32, [](const std::byte* row, std::uint64_t k) { return int4_code(row, k); });
+  each("pack.u4", 64, nibble_low_first);
+  each("pack.fp4", 32, nibble_high_first);
+  each("pack.u6", 64, [](const std::byte* row, std::uint64_t k) {
+    return w6a8_codes(row, 64, k / 4 * 4).codes[k % 4];
+  });
+}
 
 // Each format of the table has a golden file, so that none is added without one.
 TEST(GoldenFiles, cover_every_format) {
