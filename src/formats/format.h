@@ -80,6 +80,7 @@ struct Layer {
   std::uint32_t scale_group = 0;   // columns that share a scale; 0: a row or the whole tensor does
   std::optional<Activation> activation;  // W4A4's linear_dtype, as declared or by default
   bool full_precision = false;           // full_precision_matrix_mult
+  bool activation_declared = false;  // the marker itself says so
 
   std::vector<Part> parts;
 

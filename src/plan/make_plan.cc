@@ -141,11 +141,14 @@ class Planner {
     if (method.for_int8 != method.for_int4) {
       const std::optional<Activation>& asked = state_->options.w4a4_activation;
       const auto text = [](Activation a) { return a == Activation::int4 ? "int4" : "int8"; };
-      plan.reason = fmt::format("exact int32 sums, activation {} a row: linear_dtype of the marker",
-                                text(activation));
+      plan.reason =
+          fmt::format("exact int32 sums, activation {} a row: {}", text(activation),
+                      layer.activation_declared
+                          ? "linear_dtype of the marker"
+                          : "the marker names no linear_dtype, and this is ComfyUI's default");
       if (asked && *asked != activation) {
         plan.reason = fmt::format(
-            "exact int32 sums, activation {} a row: asked for by option, where the marker says {}",
+            "exact int32 sums, activation {} a row: asked for by option, where the file means {}",
             text(*asked), text(activation));
         ++overridden_;
       }

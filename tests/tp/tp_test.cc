@@ -239,8 +239,9 @@ TEST(TensorParallel, H8_scales_of_any_shape_follow_their_rows) {
     ASSERT_EQ(plan.layers()[0].split, SplitAxis::outputs);
     for (std::uint32_t rank = 0; rank < 2; ++rank) {
       std::uint64_t bytes = 0;
-      for (const ByteRange& range : *rank_byte_ranges(plan, "blocks.0.attn.qkv_proj", rank))
-        bytes += range.bytes.size();
+      const auto ranges = rank_byte_ranges(plan, "blocks.0.attn.qkv_proj", rank);
+      ASSERT_TRUE(ranges.ok());
+      for (const ByteRange& range : *ranges) bytes += range.bytes.size();
       const std::uint64_t marker = shape[0] == 1 ? 29 : 72;
       EXPECT_EQ(bytes, 6 * 256 + (shape[0] == 1 ? 4 : 24) + marker);
     }

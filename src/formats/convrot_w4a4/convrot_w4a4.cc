@@ -26,6 +26,7 @@ void settle(const Marker* marker, Layer& layer, FindingSink& sink) {
                 sink);
   settle_rotation(marker, Rotates::always, layer, sink);
   layer.activation = Activation::int4;  // ComfyUI's default
+  layer.activation_declared = marker && marker->linear_dtype.has_value();
   if (marker && marker->quant_group_size &&
       static_cast<std::uint64_t>(*marker->quant_group_size) != pack)
     sink.add(
