@@ -23,18 +23,22 @@ MAKE_HEADER = os.path.join(HERE, "..", "tools", "make_h3_header.py")
 
 
 def measure(command):
-    """Runs a command with its output thrown away; returns (seconds, peak resident bytes)."""
-    with open(os.devnull, "w") as null:
+    """Runs a command with its output thrown away; returns (seconds, peak resident bytes).
+
+    GNU time starts the command: a child of this interpreter would be charged with the interpreter's own
+    resident set, which it holds until it becomes the command.
+    """
+    with tempfile.NamedTemporaryFile("r") as report:
         start = time.perf_counter()
-        child = subprocess.Popen(command, stdout=null, stderr=subprocess.PIPE)
-        _, status, usage = os.wait4(child.pid, 0)
+        done = subprocess.run(
+            ["/usr/bin/time", "-q", "-f", "%M", "-o", report.name, *command],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
         seconds = time.perf_counter() - start
-        complaint = child.stderr.read().decode()
-        child.stderr.close()
-        child.returncode = os.waitstatus_to_exitcode(status)
-    if child.returncode not in (0,):
-        sys.exit(f"{' '.join(command)} exited {child.returncode}: {complaint}")
-    return seconds, usage.ru_maxrss * 1024
+        if done.returncode != 0:
+            sys.exit(f"{' '.join(command)} exited {done.returncode}: {done.stderr.decode()}")
+        return seconds, int(report.read()) * 1024
 
 
 def interleaved(commands, repeats):

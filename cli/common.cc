@@ -21,8 +21,8 @@ void add_open_options(CLI::App& verb, OpenOptions& options) {
   add_choice<Compat>(verb, "--compat", options.compat,
                      {{"none", Compat::none}, {"comfyui", Compat::comfyui}},
                      "Where declarations disagree, read them as this tool does");
-  verb.add_option("--max-header", options.max_header_bytes, "Longest header to accept, in bytes")
-      ->type_name("BYTES");
+  add_number<std::uint64_t>(verb, "--max-header", options.max_header_bytes, 8, 1ull << 40,
+                            "Longest header to accept, in bytes (default 100000000)");
 }
 
 void add_machine_options(CLI::App& verb, MachineArguments& arguments) {

@@ -3,10 +3,12 @@
 #define PARFAIT_CLI_COMMON_H_
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -71,6 +73,22 @@ CLI::Option* add_choice(CLI::App& verb, const std::string& name, Target& target,
     throw CLI::ValidationError(name, "takes " + words + ", not " + printable(given));
   };
   return verb.add_option_function<std::string>(name, set, std::move(help))->type_name(words);
+}
+
+// An option that takes a whole number of a range; signs and fractions are refused.
+template <class Number>
+CLI::Option* add_number(CLI::App& verb, const std::string& name, Number& target, Number least,
+                        Number most, std::string help) {
+  auto set = [&target, name, least, most](const std::string& given) {
+    Number number{};
+    const char* const end = given.data() + given.size();
+    const auto [next, error] = std::from_chars(given.data(), end, number);
+    if (error != std::errc() || next != end || number < least || number > most)
+      throw CLI::ValidationError(
+          name, fmt::format("takes a number from {} to {}, not {}", least, most, printable(given)));
+    target = number;
+  };
+  return verb.add_option_function<std::string>(name, set, std::move(help))->type_name("N");
 }
 
 // Checks the headers. Where an error is found, all errors are told and the command ends with

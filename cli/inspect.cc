@@ -101,7 +101,7 @@ void print_totals(Output& out, const Contents& contents) {
                {"bits/weight", Align::right}});
   const auto add = [&](std::string_view name, const Total& total, Style style) {
     table.add({Cell(std::string(name), style), grouped(total.layers),
-               fmt::format("{:.2f} M", total.weights / 1e6), bytes_text(total.stored_bytes),
+               millions(static_cast<std::uint64_t>(total.weights)), bytes_text(total.stored_bytes),
                fmt::format("{:.2f}", total.bits())});
   };
   for (const auto& [name, total] : contents.totals) add(name, total, Style::plain);

@@ -126,8 +126,7 @@ void print_totals(Output& out, const Plan& plan) {
                {"resident", Align::right}});
   std::uint64_t stored = plan.plain_bytes(), resident = plan.plain_bytes();
   for (const FormatTotal& total : plan.totals()) {
-    table.add({total.format, grouped(total.layers),
-               fmt::format("{:.2f} M", static_cast<double>(total.weights) / 1e6),
+    table.add({total.format, grouped(total.layers), millions(total.weights),
                bytes_text(total.stored_bytes), bytes_text(total.resident_bytes)});
     stored += total.stored_bytes;
     resident += total.resident_bytes;

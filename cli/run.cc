@@ -331,10 +331,8 @@ void add_run(CLI::App& app, Program& program) {
       ->required();
   verb.add_option("--layers", arguments->layers, "Only layers whose names match (* and ?)")
       ->type_name("GLOB");
-  CLI::Option* rows =
-      verb.add_option("--rows", arguments->rows, "Rows of the random input (default 16)")
-          ->check(CLI::Range(std::uint64_t{1}, most_rows))
-          ->type_name("M");
+  CLI::Option* rows = add_number<std::uint64_t>(verb, "--rows", arguments->rows, 1, most_rows,
+                                                "Rows of the random input (default 16)");
   verb.add_option("--input", arguments->input,
                   "Take inputs from this safetensors file: a tensor of the layer's name, or x")
       ->type_name("FILE")
@@ -342,11 +340,12 @@ void add_run(CLI::App& app, Program& program) {
   verb.add_option("-o,--output", arguments->out, "Write the outputs, by layer name")
       ->type_name("FILE");
   verb.add_flag("--verify", arguments->verify, "Compare with the product with the decoded weight");
-  verb.add_option("--seed", arguments->seed, "Seed of the random input (default 0)");
-  verb.add_option("--threads", arguments->threads, "Threads (default: as many as the machine has)");
-  verb.add_option("--repeat", arguments->repeat, "Timed runs; the median counts (default 3)")
-      ->check(CLI::Range(1u, 1'000'000u))
-      ->type_name("R");
+  add_number<std::uint64_t>(verb, "--seed", arguments->seed, 0, UINT64_MAX,
+                            "Seed of the random input (default 0)");
+  add_number<std::uint32_t>(verb, "--threads", arguments->threads, 0, 1024,
+                            "Threads (default: as many as the machine has)");
+  add_number<std::uint32_t>(verb, "--repeat", arguments->repeat, 1, 1'000'000,
+                            "Timed runs; the median counts (default 3)");
   add_choice<DType>(verb, "--dtype", arguments->dtype,
                     {{"f32", DType::f32}, {"f16", DType::f16}, {"bf16", DType::bf16}},
                     "Type of random inputs and of outputs (default bf16, or the given input's)");

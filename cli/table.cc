@@ -53,6 +53,11 @@ std::string grouped(std::uint64_t number) {
   return digits;
 }
 
+std::string millions(std::uint64_t number) {
+  if (number < 1'000'000) return grouped(number);
+  return fmt::format("{:.2f} M", static_cast<double>(number) / 1e6);
+}
+
 std::string counted(std::uint64_t number, std::string_view noun) {
   return fmt::format("{} {}{}", grouped(number), noun, number == 1 ? "" : "s");
 }

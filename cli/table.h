@@ -50,6 +50,8 @@ std::size_t display_width(std::string_view text);
 
 // 1234567 → "1,234,567".
 std::string grouped(std::uint64_t number);
+// Weights: "5.69 M", or all digits where they are few.
+std::string millions(std::uint64_t number);
 // "1 layer", "3 layers".
 std::string counted(std::uint64_t number, std::string_view noun);
 

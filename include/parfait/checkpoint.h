@@ -1,8 +1,9 @@
 // A checkpoint: one safetensors file, a shard set or a folder, opened and taken apart into layers.
 //
-// open() reads headers and the tiny marker tensors only; a 40 GB file takes milliseconds. A Checkpoint
-// is a cheap handle on immutable shared state: copy it, use it from any thread. Layer, TensorInfo and
-// every string_view and span handed out here live as long as some copy of their Checkpoint.
+// open() reads headers and the tiny marker tensors only; a 40 GB file takes milliseconds. A
+// Checkpoint is a cheap handle on immutable shared state: copy it, use it from any thread. Layer,
+// TensorInfo and every string_view and span handed out here live as long as some copy of their
+// Checkpoint.
 #ifndef PARFAIT_CHECKPOINT_H_
 #define PARFAIT_CHECKPOINT_H_
 
@@ -30,8 +31,8 @@ struct Layer;
 
 enum class Io { mapped, pread };
 enum class Strictness { strict, lenient };
-// What a declaration means where tools disagree. none: a disagreement is a finding. comfyui: the file
-// is read as ComfyUI reads it (the header table wins over marker tensors).
+// What a declaration means where tools disagree. none: a disagreement is a finding. comfyui: the
+// file is read as ComfyUI reads it (the header table wins over marker tensors).
 enum class Compat { none, comfyui };
 
 struct OpenOptions {
@@ -74,10 +75,11 @@ class Layer {
   std::string_view name() const;    // "blocks.0.attn.qkv_proj"
   std::string_view format() const;  // "convrot_w4a4"
   LayerKind kind() const;
-  std::uint64_t rows() const;     // N, output features; of all experts where there are several
-  std::uint64_t columns() const;  // K, input features, unpacked
+  std::uint64_t rows() const;          // N, output features; of all experts where there are several
+  std::uint64_t columns() const;       // K, input features, unpacked
   std::uint64_t rotate_group() const;  // ConvRot group, 0 where the weight is not rotated
-  std::uint64_t scale_group() const;   // columns that share a scale; 0 where a row or the tensor does
+  std::uint64_t scale_group()
+      const;  // columns that share a scale; 0 where a row or the tensor does
   std::uint64_t stored_bytes() const;  // of all parts
   double bits_per_weight() const;
   struct Part {
@@ -94,7 +96,8 @@ class Layer {
 
 class Checkpoint {
  public:
-  explicit Checkpoint(std::shared_ptr<const formats::Checkpoint> state) : state_(std::move(state)) {}
+  explicit Checkpoint(std::shared_ptr<const formats::Checkpoint> state)
+      : state_(std::move(state)) {}
 
   std::size_t size() const;  // layers
   Layer operator[](std::size_t i) const;
@@ -114,8 +117,9 @@ class Checkpoint {
   Iterator begin() const { return {this, 0}; }
   Iterator end() const { return {this, size()}; }
 
-  std::vector<TensorInfo> tensors() const;        // every tensor of every file, in file order
-  std::vector<TensorInfo> plain_tensors() const;  // those that belong to no layer: norms, tables, ...
+  std::vector<TensorInfo> tensors() const;  // every tensor of every file, in file order
+  std::vector<TensorInfo> plain_tensors()
+      const;  // those that belong to no layer: norms, tables, ...
   std::vector<ShardInfo> shards() const;
   // What opening and detection found already. check() returns these and its own.
   std::span<const Finding> findings() const;
@@ -169,7 +173,8 @@ struct CheckReport {
   std::optional<CheckedCheckpoint> checked;  // there exactly if no finding is an error
   bool sound() const { return checked.has_value(); }
 };
-// Fails only where reading fails or the caller cancels; what is wrong with the file is in the report.
+// Fails only where reading fails or the caller cancels; what is wrong with the file is in the
+// report.
 Result<CheckReport> check(const Checkpoint& checkpoint, const CheckOptions& options = {});
 
 // Decodes rows [first_row, first_row + rows) of a layer to float in the original basis (a rotated

@@ -11,8 +11,28 @@
 namespace parfait {
 
 enum class DType : std::uint8_t {
-  boolean, f4, f6_e2m3, f6_e3m2, u8, i8, f8_e5m2, f8_e4m3, f8_e8m0, f8_e4m3fnuz, f8_e5m2fnuz,
-  i16, u16, f16, bf16, i32, u32, f32, c64, f64, i64, u64,
+  boolean,
+  f4,
+  f6_e2m3,
+  f6_e3m2,
+  u8,
+  i8,
+  f8_e5m2,
+  f8_e4m3,
+  f8_e8m0,
+  f8_e4m3fnuz,
+  f8_e5m2fnuz,
+  i16,
+  u16,
+  f16,
+  bf16,
+  i32,
+  u32,
+  f32,
+  c64,
+  f64,
+  i64,
+  u64,
 };
 inline constexpr int dtype_count = 22;
 
@@ -21,8 +41,8 @@ std::uint32_t dtype_bits(DType dtype);     // 4, 6, 8, 16, 32 or 64 bits an elem
 // The dtype of a header's spelling; also takes F8_E4M3FN, which some writers use for F8_E4M3.
 std::optional<DType> parse_dtype(std::string_view name);
 
-// The i-th element of packed data of a float dtype (F64, F32, F16, BF16, F8_E4M3, F8_E5M2, F8_E8M0),
-// as float. Other dtypes give NaN: callers check dtypes first.
+// The i-th element of packed data of a float dtype (F64, F32, F16, BF16, F8_E4M3, F8_E5M2,
+// F8_E8M0), as float. Other dtypes give NaN: callers check dtypes first.
 float load_float(DType dtype, const std::byte* data, std::uint64_t i);
 // Stores as F32, F16 or BF16, rounded to nearest even.
 void store_float(DType dtype, std::byte* data, std::uint64_t i, float value);

@@ -1,7 +1,7 @@
 // Errors are values. Every fallible function returns Result<T>: a T or an Error with a stable code
-// and one sentence that names the subject, what was found, what was expected and, where it is known,
-// the likely cause. No exception crosses this interface and nothing here prints, aborts or exits.
-// All types are plain values: copy and move them freely between threads.
+// and one sentence that names the subject, what was found, what was expected and, where it is
+// known, the likely cause. No exception crosses this interface and nothing here prints, aborts or
+// exits. All types are plain values: copy and move them freely between threads.
 #ifndef PARFAIT_ERROR_H_
 #define PARFAIT_ERROR_H_
 

@@ -1,8 +1,8 @@
 // Loading a plan and running its layers.
 //
-// load() is the only slow call: it reads and packs the layers that it is asked for, reports progress
-// and can be cancelled. A Model is immutable and may be used by any number of Sessions at once; a
-// Session holds threads and scratch and belongs to one caller at a time.
+// load() is the only slow call: it reads and packs the layers that it is asked for, reports
+// progress and can be cancelled. A Model is immutable and may be used by any number of Sessions at
+// once; a Session holds threads and scratch and belongs to one caller at a time.
 #ifndef PARFAIT_MODEL_H_
 #define PARFAIT_MODEL_H_
 
@@ -47,8 +47,8 @@ class Model {
 
 Result<Model> load(const Plan& plan, const LoadOptions& options = {});
 
-// A row-major matrix that somebody else owns: rows × columns elements of F32, F16 or BF16; rows start
-// stride elements apart. Data need not be aligned beyond its element.
+// A row-major matrix that somebody else owns: rows × columns elements of F32, F16 or BF16; rows
+// start stride elements apart. Data need not be aligned beyond its element.
 struct ConstMatrix {
   const void* data = nullptr;
   DType dtype = DType::f32;
@@ -68,8 +68,8 @@ class Session {
   Session(Session&&) noexcept;
   Session& operator=(Session&&) noexcept;
 
-  // y = x · Wᵀ + bias for one linear layer. x is [M, K], y is [M, N]; the dtypes may differ. A row of
-  // x with a NaN or an infinity gives a row of NaN in the integer methods.
+  // y = x · Wᵀ + bias for one linear layer. x is [M, K], y is [M, N]; the dtypes may differ. A row
+  // of x with a NaN or an infinity gives a row of NaN in the integer methods.
   Result<Done> linear(std::string_view layer, ConstMatrix x, Matrix y);
   // Rows of an embedding: y is [ids.size(), K].
   Result<Done> lookup(std::string_view layer, std::span<const std::int64_t> ids, Matrix y);
@@ -78,9 +78,10 @@ class Session {
   std::unique_ptr<runtime::Session> state_;
 };
 
-// What linear() is measured against: y = x · Wᵀ + bias with the layer's decoded rows, summed in double
-// and rounded to float. y holds M × N values, row-major. Never holds more than some rows of W. Plain and
-// slow; progress counts rows of W and may cancel. threads = 0: as many as the machine has.
+// What linear() is measured against: y = x · Wᵀ + bias with the layer's decoded rows, summed in
+// double and rounded to float. y holds M × N values, row-major. Never holds more than some rows of
+// W. Plain and slow; progress counts rows of W and may cancel. threads = 0: as many as the machine
+// has.
 Result<Done> reference_linear(const Checkpoint& checkpoint, const Layer& layer, ConstMatrix x,
                               std::span<float> y, unsigned threads = 0,
                               const ProgressCallback& progress = {});

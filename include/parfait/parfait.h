@@ -2,7 +2,9 @@
 // checked, planned and run.
 //
 //   #include <parfait/parfait.h>
+//
 //   #include <iostream>
+//
 //   int main(int, char** argv) {
 //     auto file = parfait::open(argv[1]);
 //     if (!file) return std::cerr << file.error().message << '\n', 2;

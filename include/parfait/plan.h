@@ -1,6 +1,7 @@
-// A plan says, for each layer of a sound checkpoint, how it will run and why: format, method, kernel,
-// bytes, and its share on each tensor-parallel rank. Making one reads no weight, and may be done for a
-// machine that one does not own. A Plan is an immutable value; it keeps its checkpoint alive.
+// A plan says, for each layer of a sound checkpoint, how it will run and why: format, method,
+// kernel, bytes, and its share on each tensor-parallel rank. Making one reads no weight, and may be
+// done for a machine that one does not own. A Plan is an immutable value; it keeps its checkpoint
+// alive.
 #ifndef PARFAIT_PLAN_H_
 #define PARFAIT_PLAN_H_
 
@@ -26,12 +27,12 @@ std::vector<Isa> machine_isas();  // those that this processor and its OS offer,
 
 // How a linear layer is computed.
 enum class Method {
-  int8,          // activation to int8 per row, int8 weights, exact int32 sums
-  w4a4_int4,     // activation to int4 per row, 4-bit weights, exact int32 sums
-  w4a4_int8,     // activation to int8 per row, 4-bit weights, exact int32 sums
-  decode_rows,   // weight rows decoded to float as they are needed
-  lookup,        // an embedding: the rows asked for are decoded
-  decode_only,   // can be decoded but has no method that runs it (a convolution, say)
+  int8,         // activation to int8 per row, int8 weights, exact int32 sums
+  w4a4_int4,    // activation to int4 per row, 4-bit weights, exact int32 sums
+  w4a4_int8,    // activation to int8 per row, 4-bit weights, exact int32 sums
+  decode_rows,  // weight rows decoded to float as they are needed
+  lookup,       // an embedding: the rows asked for are decoded
+  decode_only,  // can be decoded but has no method that runs it (a convolution, say)
 };
 std::string_view method_name(Method method);
 
@@ -53,13 +54,13 @@ enum class Unevenness { forbidden, allowed };
 enum class Unsplittable { replicate, refuse };
 
 struct PlanOptions {
-  std::optional<Isa> isa;                      // unset: the best of `machine`
-  std::vector<Isa> machine = machine_isas();   // the machine to plan for
-  std::optional<Activation> w4a4_activation;   // unset: each layer's marker decides
-  std::uint32_t ranks = 1;                     // tensor-parallel ranks, 1 to 1024
+  std::optional<Isa> isa;                     // unset: the best of `machine`
+  std::vector<Isa> machine = machine_isas();  // the machine to plan for
+  std::optional<Activation> w4a4_activation;  // unset: each layer's marker decides
+  std::uint32_t ranks = 1;                    // tensor-parallel ranks, 1 to 1024
   Unevenness unevenness = Unevenness::forbidden;
   Unsplittable unsplittable = Unsplittable::replicate;
-  std::string tp_rules;      // the text of a rules file; empty: the built-in rules
+  std::string tp_rules;  // the text of a rules file; empty: the built-in rules
 };
 
 struct LayerPlan {
@@ -95,9 +96,9 @@ class Plan {
  public:
   std::span<const LayerPlan> layers() const;
   const LayerPlan* find(std::string_view layer) const;
-  std::vector<FormatTotal> totals() const;               // by format, in the order of the table
-  std::uint64_t plain_bytes() const;                     // tensors that belong to no layer
-  std::vector<std::uint64_t> rank_bytes() const;         // all layers and plain tensors, by rank
+  std::vector<FormatTotal> totals() const;        // by format, in the order of the table
+  std::uint64_t plain_bytes() const;              // tensors that belong to no layer
+  std::vector<std::uint64_t> rank_bytes() const;  // all layers and plain tensors, by rank
   const PlanOptions& options() const;
   const CheckedCheckpoint& checked() const;
   std::span<const Finding> notes() const;  // what the plan decided that a reader may not expect
@@ -110,14 +111,15 @@ class Plan {
   std::shared_ptr<const plan::State> state_;
 };
 
-// How far, in relative L2, a linear layer's output of this dtype may be from the product of its input
-// with its decoded weight: what its method loses by quantising the input, and the output's rounding.
+// How far, in relative L2, a linear layer's output of this dtype may be from the product of its
+// input with its decoded weight: what its method loses by quantising the input, and the output's
+// rounding.
 double layer_tolerance(const LayerPlan& layer, DType output);
 
 Result<Plan> make_plan(const CheckedCheckpoint& checkpoint, const PlanOptions& options = {});
 
-// The rules that decide which axis a layer's name asks for, as text; docs/tensor-parallel.md has the
-// syntax. What PlanOptions::tp_rules replaces.
+// The rules that decide which axis a layer's name asks for, as text; docs/tensor-parallel.md has
+// the syntax. What PlanOptions::tp_rules replaces.
 std::string_view builtin_tp_rules();
 
 // The bytes of its files that one rank reads for one layer: (shard, offset range) in file order.

@@ -1,9 +1,11 @@
 // The small float types, each with its meaning: to and from float, with round-to-nearest-even.
-// load_float and store_float, for data of a dtype that is known only at run time, are public: dtype.h.
+// load_float and store_float, for data of a dtype that is known only at run time, are public:
+// dtype.h.
 //
-// Widening is exact. Narrowing follows IEEE for bf16 and f16 (overflow to infinity, NaN kept quiet).
-// The fp8 and fp4 encoders saturate, as comfy-kitchen's do, and keep NaN where the type has one.
-// These are plain, branchy and exact: the oracle of faster code, and fast enough for headers' work.
+// Widening is exact. Narrowing follows IEEE for bf16 and f16 (overflow to infinity, NaN kept
+// quiet). The fp8 and fp4 encoders saturate, as comfy-kitchen's do, and keep NaN where the type has
+// one. These are plain, branchy and exact: the oracle of faster code, and fast enough for headers'
+// work.
 #ifndef PARFAIT_BASE_FLOATS_H_
 #define PARFAIT_BASE_FLOATS_H_
 
@@ -33,8 +35,8 @@ std::uint8_t float_to_e4m3(float value);
 float e5m2_to_float(std::uint8_t code);
 std::uint8_t float_to_e5m2(float value);  // saturates at 57344; infinities saturate too
 
-// e8m0 as comfy-kitchen's eager path decodes it: 2^(code-127), with 0 for code 0 and infinity for 255
-// (OCP's text says 2^-127 and NaN).
+// e8m0 as comfy-kitchen's eager path decodes it: 2^(code-127), with 0 for code 0 and infinity for
+// 255 (OCP's text says 2^-127 and NaN).
 float e8m0_to_float(std::uint8_t code);
 
 // e2m1, in the low four bits.

@@ -1,5 +1,5 @@
-// What the folders of src/ add to parfait/error.h: a way to make an Error with a formatted sentence,
-// and PARFAIT_TRY, which unwraps a Result or returns its error to the caller.
+// What the folders of src/ add to parfait/error.h: a way to make an Error with a formatted
+// sentence, and PARFAIT_TRY, which unwraps a Result or returns its error to the caller.
 #ifndef PARFAIT_BASE_RESULT_H_
 #define PARFAIT_BASE_RESULT_H_
 
@@ -29,10 +29,10 @@ Error make_error(ErrorCode code, fmt::format_string<Args...> format, Args&&... a
   if (!name.ok()) return std::move(name).error();   \
   declaration = std::move(name).value()
 // PARFAIT_CHECK_OK(f()): returns f()'s error, if it has one.
-#define PARFAIT_CHECK_OK(expression)                                             \
-  do {                                                                           \
-    auto parfait_ok = (expression);                                              \
-    if (!parfait_ok.ok()) return std::move(parfait_ok).error();                  \
+#define PARFAIT_CHECK_OK(expression)                            \
+  do {                                                          \
+    auto parfait_ok = (expression);                             \
+    if (!parfait_ok.ok()) return std::move(parfait_ok).error(); \
   } while (false)
 
 #endif  // PARFAIT_BASE_RESULT_H_

@@ -11,7 +11,7 @@ TEST_F(InspectTest, PrintsALineForEachLayerAndTheTotals) {
   EXPECT_EQ(ended.err, "");
   for (const char* part : {"blocks.0.attn.qkv_proj  convrot_w4a4     linear  3 × 256",
                            "blocks.0.mlp.fc1        int8_tensorwise  linear  3 × 256", "all layers",
-                           "plain tensors", "made_by   tests", "10 tensors, 2 layers"})
+                           "plain tensors", "made_by   tests", "9 tensors, 2 layers"})
     EXPECT_TRUE(contains(ended.out, part)) << part << "\n" << ended.out;
   EXPECT_FALSE(contains(ended.out, "\x1b")) << "colour in a pipe";
   EXPECT_FALSE(contains(ended.out, " \n")) << "spaces at the end of a line";

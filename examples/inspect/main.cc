@@ -1,0 +1,15 @@
+#include <parfait/parfait.h>
+
+#include <iostream>
+
+int main(int, char** argv) {
+  auto file = parfait::open(argv[1]);
+  if (!file) return std::cerr << file.error().message << '\n', 2;
+  for (parfait::Layer layer : *file) std::cout << layer.line() << '\n';
+  auto report = parfait::check(*file);
+  if (!report || !report->sound()) return 1;
+  auto plan = parfait::make_plan(*report->checked);
+  auto model = plan ? parfait::load(*plan) : plan.error();
+  if (!model) return std::cerr << model.error().message << '\n', 1;
+  std::cout << model->resident_bytes() << " bytes resident\n";
+}
