@@ -1,12 +1,13 @@
 // The regular Hadamard ("ConvRot") transform, plainly.
 //
-// H4 = ½·[[+ + + −] [+ + − +] [+ − + +] [− + + +]] and H_4G = H_G ⊗ H4. H_G is symmetric, orthogonal
-// and its own inverse, so the same call rotates and un-rotates. Source: comfy-kitchen
-// tensor/int8_utils.py; closed form sign(i,j) = (−1)^(number of base-4 digits d with i_d + j_d = 3).
+// H4 = ½·[[+ + + −] [+ + − +] [+ − + +] [− + + +]] and H_4G = H_G ⊗ H4. H_G is symmetric,
+// orthogonal and its own inverse, so the same call rotates and un-rotates. Source: comfy-kitchen
+// tensor/int8_utils.py; closed form sign(i,j) = (−1)^(number of base-4 digits d with i_d + j_d =
+// 3).
 //
 // rotate_groups is the definition that every faster path must match bit for bit: stages of stride
-// 1, 4, 16, ..., G/4; in each, with a, b, c, d at i, i+s, i+2s, i+3s and t = ½·(a + b + c + d) summed
-// as (a + b) + (c + d): y0 = t − d, y1 = t − c, y2 = t − b, y3 = t − a.
+// 1, 4, 16, ..., G/4; in each, with a, b, c, d at i, i+s, i+2s, i+3s and t = ½·(a + b + c + d)
+// summed as (a + b) + (c + d): y0 = t − d, y1 = t − c, y2 = t − b, y3 = t − a.
 #ifndef PARFAIT_BASE_HADAMARD_H_
 #define PARFAIT_BASE_HADAMARD_H_
 

@@ -119,7 +119,8 @@ Result<Writer> Writer::create(const std::filesystem::path& target,
   if (std::filesystem::is_directory(target, error))
     return make_error(ErrorCode::file_write, "{}: is a folder", name);
   static std::atomic<unsigned> counter{0};
-  const std::string temporary = fmt::format("{}.partial-{}-{}", target.string(), ::getpid(), counter++);
+  const std::string temporary =
+      fmt::format("{}.partial-{}-{}", target.string(), ::getpid(), counter++);
   state->fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (state->fd < 0)
     return make_error(ErrorCode::file_write, "{}: cannot be created: {}", name,

@@ -168,10 +168,12 @@ Result<Done> require_sound(const Checkpoint& checkpoint, const Layer& layer) {
   check_kind(layer, sink);
   if (!sink.has_error()) layer.format->check(layer, sink);
   for (const Finding& finding : checkpoint.findings)
-    if (finding.severity == Severity::error && finding.layer == layer.name) findings.push_back(finding);
+    if (finding.severity == Severity::error && finding.layer == layer.name)
+      findings.push_back(finding);
   for (const Finding& finding : findings)
     if (finding.severity == Severity::error)
-      return make_error(ErrorCode::not_sound, "layer {} cannot be used: {}", printable(layer.name), finding.line());
+      return make_error(ErrorCode::not_sound, "layer {} cannot be used: {}", printable(layer.name),
+                        finding.line());
   return Done{};
 }
 

@@ -249,12 +249,12 @@ class Collector {
     if (count == 0) return;
     out_.any = true;
     FindingSink sink(findings_, "", file_of(quant_format_.second));
-    sink.add(
-        Severity::note, ErrorCode::marker_dialect, "__metadata__.quant_format", quant_format_.first,
-        "",
-        fmt::format("the header names one format for the whole file; it was taken for {} layers "
-                    "that have no marker",
-                    count));
+    sink.add(Severity::note, ErrorCode::marker_dialect, "__metadata__.quant_format",
+             quant_format_.first, "",
+             fmt::format(
+                 "the header names one format for the whole file; layers of low-bit weights that "
+                 "took it, having no marker: {}",
+                 count));
   }
 
   struct Legacy {
@@ -297,7 +297,8 @@ class Collector {
           Severity::note, ErrorCode::marker_dialect, tensor.name,
           fmt::format("{} {}", dtype_name(tensor.dtype), shape_text(tensor.shape)), "",
           fmt::format(
-              "legacy scaled-fp8 marker: {} layers were read as float8{}", legacy.layers,
+              "a legacy scaled-fp8 marker, by which layers were read as float8: {}{}",
+              legacy.layers,
               legacy.full_precision() ? ", with full_precision_matrix_mult (two elements)" : ""));
     }
   }

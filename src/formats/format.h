@@ -80,7 +80,7 @@ struct Layer {
   std::uint32_t scale_group = 0;   // columns that share a scale; 0: a row or the whole tensor does
   std::optional<Activation> activation;  // W4A4's linear_dtype, as declared or by default
   bool full_precision = false;           // full_precision_matrix_mult
-  bool activation_declared = false;  // the marker itself says so
+  bool activation_declared = false;      // the marker itself says so
 
   std::vector<Part> parts;
 
@@ -211,8 +211,8 @@ std::optional<Marker> parse_marker(std::string_view bytes, FindingSink& sink,
 Result<std::vector<Finding>> check_layers(const Checkpoint& checkpoint,
                                           const CheckOptions& options);
 
-// An error that names the first finding against a layer, if there is one: for callers that use a layer
-// of a checkpoint which as a whole need not be sound.
+// An error that names the first finding against a layer, if there is one: for callers that use a
+// layer of a checkpoint which as a whole need not be sound.
 Result<Done> require_sound(const Checkpoint& checkpoint, const Layer& layer);
 
 }  // namespace parfait::formats

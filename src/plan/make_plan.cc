@@ -79,6 +79,9 @@ class Planner {
   Result<Done> settle_isa() {
     const PlanOptions& options = state_->options;
     isas_ = options.machine;
+    if (isas_.empty())
+      return make_error(ErrorCode::plan_isa,
+                        "the machine to plan for offers no instruction set, not even reference");
     if (!options.isa) return Done{};
     if (std::ranges::find(isas_, *options.isa) == isas_.end())
       return make_error(ErrorCode::plan_isa, "{} was asked for, but this machine offers only {}",
@@ -208,10 +211,9 @@ class Planner {
   void note_activation_override() {
     if (overridden_ == 0) return;
     formats::FindingSink sink(state_->notes, "");
-    sink.add(
-        Severity::note, ErrorCode::plan_option, "", "", "",
-        fmt::format("the activation width of {} layers was set by option, against their markers",
-                    overridden_));
+    sink.add(Severity::note, ErrorCode::plan_option, "", "", "",
+             fmt::format("activation width set by option, against what the file means: {} layers",
+                         overridden_));
   }
 
   // q, k and v stored apart may have unlike formats; each runs by its own.
@@ -234,10 +236,10 @@ class Planner {
     if (mixed == 0) return;
     formats::FindingSink sink(state_->notes, "");
     sink.add(Severity::note, ErrorCode::plan_option, "", example, "",
-             fmt::format("{} projections have another format than their siblings; each runs by its "
-                         "own, which a tool "
-                         "that fuses them cannot do",
-                         mixed));
+             fmt::format(
+                 "projections with another format than their siblings: {}; each runs by its own, "
+                 "which a tool that fuses them cannot do",
+                 mixed));
   }
 
   std::shared_ptr<State> state_;

@@ -19,6 +19,14 @@ std::vector<float> to_floats(const formats::LayerData& data, std::string_view ro
   return values;
 }
 
+std::vector<Isa> isas_of(const plan::Chosen& chosen) {
+  std::vector<Isa> isas;
+  if (chosen.linear) isas.push_back(chosen.linear->isa);
+  if (chosen.quantize) isas.push_back(chosen.quantize->isa);
+  if (chosen.decode) isas.push_back(chosen.decode->isa);
+  return isas;
+}
+
 class Loader {
  public:
   Loader(const Plan& plan, const LoadOptions& options)
@@ -38,7 +46,7 @@ class Loader {
       progress_.what = state_.layers[i].name;
       if (options_.progress && !options_.progress(progress_))
         return make_error(ErrorCode::cancelled, "loading was cancelled at layer {}",
-                          state_.layers[i].name);
+                          printable(state_.layers[i].name));
       PARFAIT_TRY(LoadedLayer layer, load_layer(i));
       model_->layers.push_back(std::move(layer));
       progress_.done += state_.layers[i].stored_bytes;
@@ -79,14 +87,12 @@ class Loader {
   Result<Done> check_machine(std::span<const std::uint32_t> wanted) const {
     const std::vector<Isa> here = machine_isas();
     for (std::uint32_t i : wanted) {
-      const plan::Chosen& chosen = state_.chosen[i];
-      const Isa isa = chosen.linear   ? chosen.linear->isa
-                      : chosen.decode ? chosen.decode->isa
-                                      : Isa::reference;
-      if (std::ranges::find(here, isa) == here.end())
-        return make_error(ErrorCode::plan_isa,
-                          "the plan runs layer {} with {}, but this machine does not offer {}",
-                          state_.layers[i].name, state_.layers[i].kernel, isa_name(isa));
+      const LayerPlan& layer = state_.layers[i];
+      for (Isa isa : isas_of(state_.chosen[i]))
+        if (std::ranges::find(here, isa) == here.end())
+          return make_error(ErrorCode::plan_isa,
+                            "the plan runs layer {} with {}, but this machine does not offer {}",
+                            printable(layer.name), layer.kernel, isa_name(isa));
     }
     return Done{};
   }

@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <cstring>
 
+#include "base/bytes.h"
 #include "base/checked.h"
 #include "base/floats.h"
 #include "base/result.h"
@@ -17,23 +19,41 @@ Result<Done> check_matrix(std::string_view layer, std::string_view what, DType d
                           std::uint64_t want_rows, std::uint64_t want_columns) {
   if (!is_activation(dtype))
     return make_error(ErrorCode::run_dtype, "layer {}: {} is {}, where F32, F16 or BF16 is taken",
-                      layer, what, dtype_name(dtype));
+                      printable(layer), what, dtype_name(dtype));
   if (rows != want_rows || columns != want_columns)
-    return make_error(ErrorCode::run_shape, "layer {}: {} is [{}, {}], expected [{}, {}]", layer,
-                      what, rows, columns, want_rows, want_columns);
+    return make_error(ErrorCode::run_shape, "layer {}: {} is [{}, {}], expected [{}, {}]",
+                      printable(layer), what, rows, columns, want_rows, want_columns);
   if (stride < columns)
     return make_error(ErrorCode::run_shape,
-                      "layer {}: rows of {} are {} elements long but start {} apart", layer, what,
-                      columns, stride);
+                      "layer {}: rows of {} are {} elements long but start {} apart",
+                      printable(layer), what, columns, stride);
   return Done{};
 }
 
 Result<const LoadedLayer*> find_layer(const Model& model, std::string_view name) {
   if (const LoadedLayer* layer = model.find(name)) return layer;
-  if (model.plan.find(name))
+  if (model.plan.state()->by_name.contains(name))
     return make_error(ErrorCode::layer_not_found, "layer {} is in the plan but was not loaded",
                       printable(name));
   return make_error(ErrorCode::layer_not_found, "no layer is named {}", printable(name));
+}
+
+// Row m of x, as floats.
+void widen_row(const ConstMatrix& x, std::uint64_t m, float* out) {
+  const std::uint64_t size = dtype_bits(x.dtype) / 8;
+  const std::byte* row = static_cast<const std::byte*>(x.data) + m * x.stride * size;
+  switch (x.dtype) {
+    case DType::bf16:
+      for (std::uint64_t k = 0; k < x.columns; ++k)
+        out[k] = bf16_to_float(load_at<std::uint16_t>(row, k));
+      return;
+    case DType::f16:
+      for (std::uint64_t k = 0; k < x.columns; ++k)
+        out[k] = f16_to_float(load_at<std::uint16_t>(row, k));
+      return;
+    default:
+      std::memcpy(out, row, x.columns * sizeof(float));
+  }
 }
 
 }  // namespace
@@ -43,8 +63,8 @@ Result<Done> Session::linear(std::string_view name, const ConstMatrix& x, const 
   const LayerPlan& plan = *layer->plan;
   if (plan.method == Method::lookup || plan.method == Method::decode_only)
     return make_error(ErrorCode::run_kind,
-                      "layer {}: is of kind {}, which is not run as a linear layer", name,
-                      layer_kind_name(plan.kind));
+                      "layer {}: is of kind {}, which is not run as a linear layer",
+                      printable(name), layer_kind_name(plan.kind));
   PARFAIT_CHECK_OK(
       check_matrix(name, "x", x.dtype, x.rows, x.columns, x.stride, x.rows, plan.columns));
   PARFAIT_CHECK_OK(
@@ -69,9 +89,8 @@ void Session::run_integer(const LoadedLayer& layer, const ConstMatrix& x, const 
     layer.kernels.quantize->run(x, first, std::min(first + quantize_rows, x.rows), w.rotate_group,
                                 mode, quantized);
   });
-  // Pieces of the output: a panel of rows of W stays in the cache while rows of x pass by.
-  const std::uint64_t n_step = kernel.row_tile > 1 ? kernel.row_tile : 64;
-  const std::uint64_t m_step = 384;
+  // Pieces of the output: some rows of W stay in the cache while rows of x pass by.
+  const std::uint64_t n_step = round_up(64, kernel.row_tile), m_step = 384;
   const std::uint64_t n_pieces = ceil_div(w.rows, n_step), m_pieces = ceil_div(x.rows, m_step);
   pool.run(n_pieces * m_pieces, [&](std::uint64_t piece, unsigned) {
     const std::uint64_t n0 = piece % n_pieces * n_step, m0 = piece / n_pieces * m_step;
@@ -86,21 +105,21 @@ void Session::run_decoded(const LoadedLayer& layer, const ConstMatrix& x, const 
   pool.run(ceil_div(x.rows, 16), [&](std::uint64_t piece, unsigned) {
     for (std::uint64_t m = piece * 16; m < std::min(piece * 16 + 16, x.rows); ++m) {
       float* row = input.data() + m * columns;
-      for (std::uint64_t k = 0; k < columns; ++k)
-        row[k] = load_float(x.dtype, static_cast<const std::byte*>(x.data), m * x.stride + k);
+      widen_row(x, m, row);
       if (!layer.pre_quant_scale.empty())
         for (std::uint64_t k = 0; k < columns; ++k) row[k] *= layer.pre_quant_scale[k];
     }
   });
-  // About 1 MB of decoded rows at a time on each thread: never a second copy of the weight.
+  // About half a megabyte of decoded rows at a time on each thread: never a second copy of the
+  // weight, and what a second-level cache holds.
   const std::uint64_t tile =
-      std::clamp<std::uint64_t>((1u << 18) / std::max<std::uint64_t>(columns, 1), 1, 64);
+      std::clamp<std::uint64_t>((1u << 17) / std::max<std::uint64_t>(columns, 1), 1, 64);
   row_tiles.resize(pool.count());
   const float* bias = layer.bias.empty() ? nullptr : layer.bias.data();
   pool.run(ceil_div(rows, tile), [&](std::uint64_t piece, unsigned thread) {
     const std::uint64_t n0 = piece * tile, n1 = std::min(n0 + tile, rows);
     std::vector<float>& decoded = row_tiles[thread];
-    decoded.resize(tile * columns);
+    if (decoded.size() < tile * columns) decoded.resize(tile * columns);
     layer.layer->format->decode(layer.data, n0, n1 - n0, decoded.data());
     layer.kernels.decode->multiply(input.data(), columns, 0, x.rows, decoded.data(), n0, n1,
                                    columns, bias, y);
@@ -111,20 +130,27 @@ Result<Done> Session::lookup(std::string_view name, std::span<const std::int64_t
                              const Matrix& y) {
   PARFAIT_TRY(const LoadedLayer* layer, find_layer(*model, name));
   if (layer->plan->method != Method::lookup)
-    return make_error(ErrorCode::run_kind, "layer {}: is of kind {}, not an embedding", name,
-                      layer_kind_name(layer->plan->kind));
+    return make_error(ErrorCode::run_kind, "layer {}: is of kind {}, not an embedding",
+                      printable(name), layer_kind_name(layer->plan->kind));
   const std::uint64_t rows = layer->plan->rows, columns = layer->plan->columns;
   PARFAIT_CHECK_OK(
       check_matrix(name, "y", y.dtype, y.rows, y.columns, y.stride, ids.size(), columns));
-  std::vector<float> row(columns);
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    if (ids[i] < 0 || static_cast<std::uint64_t>(ids[i]) >= rows)
-      return make_error(ErrorCode::run_shape, "layer {}: id {} lies outside its {} rows", name,
-                        ids[i], rows);
-    layer->layer->format->decode(layer->data, static_cast<std::uint64_t>(ids[i]), 1, row.data());
-    for (std::uint64_t k = 0; k < columns; ++k)
-      store_float(y.dtype, static_cast<std::byte*>(y.data), i * y.stride + k, row[k]);
-  }
+  for (std::int64_t id : ids)
+    if (id < 0 || static_cast<std::uint64_t>(id) >= rows)
+      return make_error(ErrorCode::run_shape, "layer {}: id {} lies outside its {} rows",
+                        printable(name), id, rows);
+  constexpr std::uint64_t piece_rows = 16;
+  row_tiles.resize(pool.count());
+  pool.run(ceil_div(ids.size(), piece_rows), [&](std::uint64_t piece, unsigned thread) {
+    std::vector<float>& row = row_tiles[thread];
+    if (row.size() < columns) row.resize(columns);
+    for (std::uint64_t i = piece * piece_rows;
+         i < std::min<std::uint64_t>((piece + 1) * piece_rows, ids.size()); ++i) {
+      layer->layer->format->decode(layer->data, static_cast<std::uint64_t>(ids[i]), 1, row.data());
+      for (std::uint64_t k = 0; k < columns; ++k)
+        store_float(y.dtype, static_cast<std::byte*>(y.data), i * y.stride + k, row[k]);
+    }
+  });
   return Done{};
 }
 

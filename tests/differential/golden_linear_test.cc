@@ -3,6 +3,7 @@
 // steps to the activation's dtype, and the same steps in float32 ("f32path"), which is what is done
 // here.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -228,6 +229,87 @@ TEST_P(GoldenLinear, gives_the_same_bits_on_every_instruction_set) {
       }
     }
   }
+}
+
+// One case of each format, as made by comfy-kitchen.
+const char* const one_of_each[] = {"int8_convrot64", "w4a4_rot64_int4", "w4a8_g16_fixed",
+                                   "w6a8_g32",       "nvfp4_small",     "mxfp8_small",
+                                   "fp8_e4m3",       "fp8_e5m2",        "awq_g64_bf16",
+                                   "plain_bf16",     "plain_f16",       "plain_f32"};
+
+// A file with the pair's two layers and, as blocks.1, blocks.2, ..., the layers of these cases.
+fs::path mixed_file(const std::vector<std::string>& names, const test::TemporaryFolder& folder) {
+  test::TestFile mixed;
+  const auto add = [&](const fs::path& file, const std::string& from, const std::string& to) {
+    for (auto& [name, values] : read_all(file)) {
+      std::string renamed = name;
+      if (!from.empty() && renamed.starts_with(from)) renamed = to + renamed.substr(from.size());
+      mixed.raw(renamed, values.dtype, values.shape, values.bytes);
+    }
+  };
+  add(golden_folder / "pair.safetensors", "", "");
+  for (std::size_t i = 0; i < names.size(); ++i)
+    add(golden_folder / (names[i] + ".safetensors"), "blocks.0.mlp.fc1",
+        fmt::format("blocks.{}.mlp.fc1", i + 1));
+  return folder.write("mixed.safetensors", mixed.bytes());
+}
+
+// What a file with the pair and those cases must be: opened with no option, sound, each layer under
+// its own method, and each within its format's tolerance of comfy-kitchen's output.
+void expect_mixed_file_runs(const std::vector<std::string>& names) {
+  SCOPED_TRACE(testing::PrintToString(names));
+  test::TemporaryFolder folder;
+  const fs::path file = mixed_file(names, folder);
+  auto checkpoint = open(file);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+  const Layer qkv = *checkpoint->find("blocks.0.attn.qkv_proj"),
+              fc1 = *checkpoint->find("blocks.0.mlp.fc1");
+  const auto stored = [](const Layer& layer) {
+    for (const Layer::Part& part : layer.parts())
+      if (part.role == "weight")
+        return std::vector<std::uint64_t>(part.tensor.shape.begin(), part.tensor.shape.end());
+    return std::vector<std::uint64_t>();
+  };
+  EXPECT_EQ(stored(qkv), (std::vector<std::uint64_t>{3, 128}));
+  EXPECT_EQ(stored(fc1), (std::vector<std::uint64_t>{3, 256}));
+  auto report = check(*checkpoint);
+  ASSERT_TRUE(report.ok() && report->sound());
+  auto plan = make_plan(*report->checked);
+  ASSERT_TRUE(plan.ok()) << plan.error().message;
+  ASSERT_EQ(plan->layers().size(), names.size() + 2);
+  EXPECT_EQ(plan->find("blocks.0.attn.qkv_proj")->method, Method::w4a4_int4);
+  EXPECT_EQ(plan->find("blocks.0.mlp.fc1")->method, Method::int8);
+  for (const LayerPlan& layer : plan->layers()) {
+    const formats::Format& format = *formats::find_format(layer.format);
+    if (format.name != "int8_tensorwise" && format.name != "convrot_w4a4") {
+      EXPECT_EQ(layer.method, Method::decode_rows) << layer.name;
+    }
+    const bool of_pair = layer.name.starts_with("blocks.0.");
+    const std::string golden =
+        of_pair ? "pair" : names[static_cast<std::size_t>(std::stoi(layer.name.substr(7))) - 1];
+    const std::string prefix = of_pair ? layer.name + "/" : "";
+    const auto expected = read_all(golden_folder / (golden + ".expected.safetensors"));
+    for (const char* type : {"f32", "bf16", "f16"}) {
+      const Values& x = expected.at(prefix + "x." + type);
+      auto y = run(file, layer.name, x, {});
+      ASSERT_TRUE(y.ok()) << y.error().message;
+      const Values& reference = expected.at(prefix + (of_pair ? "y." : "y_bias.") + type);
+      const double norm = expected_norm(x, expected.at(prefix + "decode.f32"));
+      EXPECT_LE(compare(*y, reference, norm).relative, kitchen_tolerance(format, x.dtype))
+          << layer.name << " " << golden << " " << type;
+    }
+  }
+}
+
+TEST(GoldenMixed, one_w4a4_and_one_int8_layer) { expect_mixed_file_runs({}); }
+
+TEST(GoldenMixed, each_other_format_added_in_every_pair) {
+  for (const char* a : one_of_each)
+    for (const char* b : one_of_each) expect_mixed_file_runs({a, b});
+}
+
+TEST(GoldenMixed, all_formats_together) {
+  expect_mixed_file_runs({std::begin(one_of_each), std::end(one_of_each)});
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, GoldenLinear, testing::ValuesIn(cases()),

@@ -215,6 +215,61 @@ TEST(Runtime, A6_pre_quant_scale_multiplies_the_activation) {
   for (std::size_t i = 0; i < one.size(); ++i) EXPECT_EQ(two[i], 2 * one[i]);
 }
 
+TEST(Runtime, A16_diff_names_the_layers_that_differ) {
+  TestFile a, b;
+  for (int i = 0; i < 6; ++i) {
+    const std::string name = "blocks." + std::to_string(i) + ".mlp.fc1";
+    add_layer(a, "int8_tensorwise", name);
+    add_layer(b, i % 2 ? "int8_tensorwise" : "bf16", name);
+  }
+  const auto file_a = open_file(a), file_b = open_file(b), same = open_file(a);
+  auto differences = diff(*file_a->checkpoint, *file_b->checkpoint);
+  ASSERT_TRUE(differences.ok());
+  std::vector<std::string> formats;
+  for (const LayerDifference& difference : *differences)
+    if (difference.what == "format") formats.push_back(difference.layer);
+  EXPECT_EQ(formats,
+            (std::vector<std::string>{"blocks.0.mlp.fc1", "blocks.2.mlp.fc1", "blocks.4.mlp.fc1"}));
+  EXPECT_TRUE(diff(*file_a->checkpoint, *same->checkpoint)->empty());
+}
+
+TEST(Runtime, diff_tells_scales_bytes_and_shapes_apart) {
+  const auto file = [](float scale, std::byte code, std::uint64_t columns, const char* marker) {
+    TestFile f;
+    f.raw("a.weight", DType::i8, {2, columns}, std::vector<std::byte>(2 * columns, code));
+    f.floats("a.weight_scale", DType::f32, {2, 1}, scale);
+    f.marker("a", marker);
+    return open_file(f);
+  };
+  const char* plain = R"({"format": "int8_tensorwise"})";
+  const auto base = file(0.5f, std::byte{1}, 16, plain);
+  const auto what = [&](const std::unique_ptr<Opened>& other) {
+    auto differences = diff(*base->checkpoint, *other->checkpoint);
+    EXPECT_TRUE(differences.ok() && differences->size() == 1);
+    return differences->empty() ? std::string() : differences->front().what;
+  };
+  EXPECT_EQ(what(file(0.25f, std::byte{1}, 16, plain)), "scales");
+  EXPECT_EQ(what(file(0.5f, std::byte{2}, 16, plain)), "bytes");
+  EXPECT_EQ(what(file(0.5f, std::byte{1}, 32, plain)), "shape");
+  EXPECT_EQ(
+      what(file(0.5f, std::byte{1}, 16,
+                R"({"format": "int8_tensorwise", "convrot": true, "convrot_groupsize": 16})")),
+      "groups");
+}
+
+TEST(Runtime, A5_a_machine_without_kernels_runs_nothing) {
+  TestFile file;
+  add_layer(file, "int8_tensorwise", "a");
+  test::TemporaryFolder folder;
+  auto checkpoint = open(folder.write("a.safetensors", file.bytes()));
+  ASSERT_TRUE(checkpoint.ok());
+  PlanOptions options;
+  options.machine = {};
+  auto plan = make_plan(*check(*checkpoint)->checked, options);
+  ASSERT_FALSE(plan.ok());
+  EXPECT_EQ(plan.error().code, ErrorCode::plan_isa);
+}
+
 TEST(Runtime, A20_decode_gives_the_original_basis) {
   TestFile rotated;
   rotated.codes("a.weight", DType::i8, {2, 16});

@@ -10,7 +10,9 @@
 
 #include "parfait/dtype.h"
 
+// clang-format off: the region starts behind all headers
 #include "kernels/avx512_vnni_begin.inc"
+// clang-format on
 
 namespace parfait::kernels::avx512 {
 

@@ -7,7 +7,9 @@
 
 #include "kernels/linear/avx512_vnni.h"
 
+// clang-format off: the region starts behind all headers
 #include "kernels/avx512_vnni_begin.inc"
+// clang-format on
 
 namespace parfait::kernels {
 namespace {
@@ -56,20 +58,23 @@ void tile(const Product& product, std::uint64_t m, std::uint64_t n) {
         partial[i][j] = _mm512_add_ps(partial[i][j], _mm512_mul_ps(in, weights[j]));
     }
   }
-  if (k < K) {  // lanes past the end keep their sums: adding 0 would turn -0 into 0
+  if (k < K) {  // lanes past the end add 0, which changes no sum that began at 0
     const __mmask16 mask = avx512::tail_mask(K - k);
+#pragma GCC unroll 6
     for (int i = 0; i < rows; ++i) {
       const __m512 in =
           _mm512_maskz_loadu_ps(mask, x + static_cast<std::uint64_t>(i) * product.ldx + k);
+#pragma GCC unroll 4
       for (int j = 0; j < outputs; ++j) {
         const __m512 weights =
             _mm512_maskz_loadu_ps(mask, w + static_cast<std::uint64_t>(j) * K + k);
-        partial[i][j] =
-            _mm512_mask_add_ps(partial[i][j], mask, partial[i][j], _mm512_mul_ps(in, weights));
+        partial[i][j] = _mm512_add_ps(partial[i][j], _mm512_mul_ps(in, weights));
       }
     }
   }
+#pragma GCC unroll 6
   for (int i = 0; i < rows; ++i) {
+#pragma GCC unroll 4
     for (int j = 0; j < outputs; ++j) {
       const std::uint64_t at = n + static_cast<std::uint64_t>(j);
       __m512 value = join(partial[i][j]);

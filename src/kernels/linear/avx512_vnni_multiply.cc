@@ -18,10 +18,11 @@
 
 #include <cstring>
 
-#include "base/checked.h"
 #include "kernels/linear/avx512_vnni.h"
 
+// clang-format off: the region starts behind all headers
 #include "kernels/avx512_vnni_begin.inc"
+// clang-format on
 
 namespace parfait::kernels {
 namespace {
@@ -29,9 +30,9 @@ namespace {
 using avx512::lanes;
 
 constexpr std::uint64_t panel_rows = 32;
-constexpr std::uint64_t block = 16;                    // columns, 4 steps: the unit of the main loop
-constexpr std::uint64_t step_bytes = panel_rows * 4;   // of one vector pair
-constexpr int vectors = 2;                             // that hold one column of a panel's sums
+constexpr std::uint64_t block = 16;                   // columns, 4 steps: the unit of the main loop
+constexpr std::uint64_t step_bytes = panel_rows * 4;  // of one vector pair
+constexpr int vectors = 2;                            // that hold one column of a panel's sums
 constexpr int tile_rows = 12;
 
 constexpr std::uint64_t up(std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b * b; }
@@ -191,16 +192,16 @@ void tile(const Product& p, std::uint64_t m, std::uint64_t n, std::uint64_t n1) 
 #pragma GCC unroll 3
       for (int s = 1; s < sets; ++s) sum = _mm512_add_epi32(sum, sums[s][i][v]);
       const std::uint64_t at = n + static_cast<std::uint64_t>(v) * lanes;
-      if (at < n1)
-        finish(p, m + static_cast<std::uint64_t>(i), at, n1 - at, Codes::offset, sum);
+      if (at < n1) finish(p, m + static_cast<std::uint64_t>(i), at, n1 - at, Codes::offset, sum);
     }
   }
 }
 
 template <class Codes>
 constexpr void (*tiles[tile_rows])(const Product&, std::uint64_t, std::uint64_t, std::uint64_t) = {
-    tile<Codes, 1>, tile<Codes, 2>, tile<Codes, 3>, tile<Codes, 4>,  tile<Codes, 5>,  tile<Codes, 6>,
-    tile<Codes, 7>, tile<Codes, 8>, tile<Codes, 9>, tile<Codes, 10>, tile<Codes, 11>, tile<Codes, 12>};
+    tile<Codes, 1>, tile<Codes, 2>,  tile<Codes, 3>,  tile<Codes, 4>,
+    tile<Codes, 5>, tile<Codes, 6>,  tile<Codes, 7>,  tile<Codes, 8>,
+    tile<Codes, 9>, tile<Codes, 10>, tile<Codes, 11>, tile<Codes, 12>};
 
 template <class Codes>
 void multiply(const PackedWeight& w, const QuantizedRows& x, std::uint64_t m0, std::uint64_t m1,

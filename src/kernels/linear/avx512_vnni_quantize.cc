@@ -1,18 +1,17 @@
-// Quantising an activation on AVX-512: rotation in registers, then the absolute maximum, then codes.
+// Quantising an activation on AVX-512: rotation in registers, then the absolute maximum, then
+// codes.
 
 #include "kernels/linear/variants.h"
 
 #if defined(__x86_64__)
 
-#include <algorithm>
-#include <bit>
 #include <cstring>
-#include <limits>
 
-#include "base/checked.h"
 #include "kernels/linear/avx512_vnni.h"
 
+// clang-format off: the region starts behind all headers
 #include "kernels/avx512_vnni_begin.inc"
+// clang-format on
 
 namespace parfait::kernels {
 namespace {
@@ -49,8 +48,8 @@ inline void butterfly(__m512& a, __m512& b, __m512& c, __m512& d) {
 
 // As integers, magnitudes order like floats, with infinities and NaN above all numbers.
 inline __m512i max_magnitude(__m512i most, __m512 v) {
-  return _mm512_max_epu32(
-      most, _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(0x7fffffff)));
+  return _mm512_max_epu32(most,
+                          _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(0x7fffffff)));
 }
 
 // Reads columns [0, K) of a row, applies the stages of stride 1 .. 4·count, and stores floats in r.
