@@ -9,7 +9,7 @@ EXAMPLE := examples/minilm/minilm_mixed.safetensors
 
 build: setup
 	@cmake --preset release >build/configure.log 2>&1 || { cat build/configure.log; exit 1; }
-	@cmake --build --preset release --parallel $(JOBS)
+	@cmake --build --preset release --parallel $(JOBS) --target parfait_cli parfait
 
 setup:
 	@tools/setup.sh
@@ -22,6 +22,7 @@ demo: build
 test: fuzz test-asan test-release
 
 test-release: build
+	@cmake --build --preset release --parallel $(JOBS)
 	ctest --preset release --parallel $(JOBS)
 
 test-asan test-tsan: test-%: setup

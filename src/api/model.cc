@@ -32,8 +32,12 @@ Session::~Session() = default;
 Session::Session(Session&&) noexcept = default;
 Session& Session::operator=(Session&&) noexcept = default;
 
-Result<Done> Session::linear(std::string_view layer, ConstMatrix x, Matrix y) {
+Result<Done> Session::linear(std::string_view layer, ConstMatrix x, Matrix y) try {
   return state_->linear(layer, x, y);
+} catch (const std::bad_alloc&) {
+  return make_error(ErrorCode::out_of_memory,
+                    "there is not enough memory to run layer {} on {} rows", printable(layer),
+                    x.rows);
 }
 
 Result<Done> Session::lookup(std::string_view layer, std::span<const std::int64_t> ids, Matrix y) {

@@ -206,6 +206,16 @@ class HeaderParser {
   bool has_metadata_ = false;
 };
 
+// A name that stands twice makes offsets disagree too, and is the better reason to give.
+std::optional<Error> duplicate_name(const std::string& file, const Header& header) {
+  std::unordered_set<std::string_view> names;
+  for (const TensorInfo& tensor : header.tensors)
+    if (!names.insert(tensor.name).second)
+      return make_error(ErrorCode::header_duplicate, "{}: tensor {} stands twice in the header",
+                        file, printable(tensor.name));
+  return std::nullopt;
+}
+
 // The tensors, sorted by offset, must touch each other and fill the file.
 Result<Done> check_coverage(const io::Reader& reader, const std::string& file, Header& header) {
   auto& tensors = header.tensors;
@@ -218,6 +228,10 @@ Result<Done> check_coverage(const io::Reader& reader, const std::string& file, H
   const TensorInfo* before = nullptr;
   const TensorInfo* cut = nullptr;
   for (const TensorInfo& tensor : tensors) {
+    if (tensor.offset < at && tensor.bytes == 0)
+      return make_error(ErrorCode::header_overlap, "{}: the empty tensor {} lies inside tensor {}",
+                        file, printable(tensor.name),
+                        printable(before ? before->name : tensor.name));
     if (tensor.offset < at)
       return make_error(ErrorCode::header_overlap, "{}: tensors {} and {} share {} bytes", file,
                         printable(before ? before->name : tensor.name), printable(tensor.name),
@@ -240,6 +254,18 @@ Result<Done> check_coverage(const io::Reader& reader, const std::string& file, H
   return Done{};
 }
 
+// Whether a file starts as safetensors files do: a length that a header can have, and its brace.
+// The length's bytes may spell another kind's magic number (640 is a pickle's), but no other kind
+// has a small number there and the brace behind it.
+bool starts_like_safetensors(std::string_view start, std::uint64_t file_bytes,
+                             std::uint64_t max_header_bytes) {
+  if (start.size() < 8) return start.find('\0') != std::string_view::npos;
+  std::uint64_t length;
+  std::memcpy(&length, start.data(), sizeof length);
+  return (start.size() == 8 || start[8] == '{') && length >> 32 == 0 &&
+         length <= std::max(max_header_bytes, file_bytes - 8);
+}
+
 // H and what can be said without parsing.
 Result<std::uint64_t> read_header_length(const io::Reader& reader, const std::string& file,
                                          const OpenOptions& options) {
@@ -248,8 +274,7 @@ Result<std::uint64_t> read_header_length(const io::Reader& reader, const std::st
   PARFAIT_TRY(const ByteSpan start, reader.read(0, start_bytes, scratch));
   const std::string_view text(reinterpret_cast<const char*>(start.data()), start.size());
   const std::string kind = recognise_kind(text);
-  if (!kind.empty() && !(text.size() > 8 && text[8] == '{' &&
-                         load_at<std::uint64_t>(start.data()) <= reader.size() - 8))
+  if (!kind.empty() && !starts_like_safetensors(text, reader.size(), options.max_header_bytes))
     return make_error(ErrorCode::file_wrong_kind, "{}: is not a safetensors file but {}", file,
                       kind);
   if (reader.size() == 0) return make_error(ErrorCode::file_too_small, "{}: is empty", file);
@@ -294,7 +319,10 @@ Result<Header> read_header(const io::Reader& reader, const OpenOptions& options,
       return make_error(ErrorCode::out_of_memory, "{}: no memory for its header", file);
     PARFAIT_CHECK_OK(HeaderParser(file, arena, header).parse(json));
   }
-  PARFAIT_CHECK_OK(check_coverage(reader, file, header));
+  if (auto covered = check_coverage(reader, file, header); !covered) {
+    if (auto duplicate = duplicate_name(file, header)) return *std::move(duplicate);
+    return std::move(covered).error();
+  }
   return header;
 }
 

@@ -19,6 +19,7 @@ class IndexBuilder {
   TensorIndexPtr finish() { return std::move(index_); }
 
  private:
+  void make_room(std::size_t more);
   Result<Done> check_duplicate(const TensorInfo& first, const TensorInfo& second);
 
   const OpenOptions options_;

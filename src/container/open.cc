@@ -22,12 +22,18 @@ bool ends_with(const fs::path& path, std::string_view end) {
   return path.filename().string().ends_with(end);
 }
 
-std::string list_some(const std::vector<std::string>& names) {
+constexpr std::size_t listed_names = 3;
+
+// The first few of `count` names.
+std::string list_some(const std::vector<std::string>& names, std::size_t count) {
   std::string text;
-  for (std::size_t i = 0; i < names.size() && i < 3; ++i)
-    text += (i ? ", " : "") + printable(names[i]);
-  if (names.size() > 3) text += fmt::format(" and {} more", names.size() - 3);
+  const std::size_t listed = std::min(names.size(), listed_names);
+  for (std::size_t i = 0; i < listed; ++i) text += (i ? ", " : "") + printable(names[i]);
+  if (count > listed) text += fmt::format(" and {} more", count - listed);
   return text;
+}
+std::string list_some(const std::vector<std::string>& names) {
+  return list_some(names, names.size());
 }
 
 // "model-00002-of-00005.safetensors": stem "model", number 2 of 5.
@@ -61,6 +67,8 @@ Result<Listing> list_folder(const fs::path& folder) {
   Listing listing;
   std::error_code error;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    std::error_code ignored;
+    if (it->is_directory(ignored)) continue;
     if (ends_with(it->path(), index_extension)) listing.indexes.push_back(it->path());
     if (ends_with(it->path(), extension)) listing.files.push_back(it->path());
   }
@@ -131,33 +139,53 @@ class Opener {
     return names;
   }
 
-  // One file of a numbered set: its index if there is one, else all files of the set by their
-  // numbers.
+  // One file of a numbered set: what its index lists if one lists it, else all files of the set by
+  // their numbers.
   Result<Done> open_shard(const fs::path& path, const ShardName& shard) {
     const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+    const std::string sample = path.filename().string();
     std::error_code error;
     const fs::path index = folder / (shard.stem + std::string(index_extension));
-    if (fs::exists(index, error)) return open_with_index(index);
-    const std::string sample = path.filename().string();
+    if (fs::exists(index, error)) {
+      PARFAIT_TRY(const ShardIndex shards, read_index(index));
+      if (std::ranges::find(shards.files, sample) != shards.files.end())
+        return open_listed(index, shards);
+      Finding finding{ErrorCode::index_stray_file};
+      finding.severity = Severity::warning;
+      finding.file = path.string();
+      finding.message = fmt::format(
+          "the index {} does not list this file, which was opened by its number in its set",
+          printable(index.filename().string()));
+      builder_.add_finding(std::move(finding));
+    }
+    PARFAIT_TRY(const Listing listing, list_folder(folder));
+    std::unordered_set<std::string> present;
+    for (const fs::path& file : listing.files) present.insert(file.filename().string());
     const std::size_t of = sample.rfind("-of-");
     const std::size_t width = of - shard.stem.size() - 1;
-    std::vector<std::string> missing;
-    std::vector<fs::path> files;
+    std::vector<std::string> files, missing;
     for (unsigned i = 1; i <= shard.count; ++i) {
-      const std::string file = fmt::format("{}-{:0{}}{}", shard.stem, i, width, sample.substr(of));
-      files.push_back(folder / file);
-      if (!fs::exists(files.back(), error)) missing.push_back(file);
-      if (missing.size() > 100'000) break;
+      std::string file = fmt::format("{}-{:0{}}{}", shard.stem, i, width, sample.substr(of));
+      if (present.contains(file)) {
+        files.push_back(std::move(file));
+      } else if (missing.size() < listed_names) {
+        missing.push_back(std::move(file));
+      }
     }
-    if (!missing.empty())
+    if (const std::size_t count = shard.count - files.size(); count > 0)
       return make_error(
           ErrorCode::index_shard_missing, "{}: is one of {} shards, of which {} are missing: {}",
-          printable(path.string(), 1000), shard.count, missing.size(), list_some(missing));
-    for (const fs::path& file : files) PARFAIT_CHECK_OK(add_file(file));
+          printable(path.string(), 1000), shard.count, count, list_some(missing, count));
+    for (const std::string& file : files) PARFAIT_CHECK_OK(add_file(folder / file));
     return Done{};
   }
 
   Result<Done> open_with_index(const fs::path& path) {
+    PARFAIT_TRY(const ShardIndex shards, read_index(path));
+    return open_listed(path, shards);
+  }
+
+  static Result<ShardIndex> read_index(const fs::path& path) {
     const std::string name = printable(path.string(), 1000);
     PARFAIT_TRY(const io::ReaderPtr reader, io::open_file(path, Io::pread));
     if (reader->size() > max_index_bytes)
@@ -166,8 +194,12 @@ class Opener {
                         reader->size(), max_index_bytes);
     std::vector<std::byte> scratch;
     PARFAIT_TRY(const ByteSpan text, reader->read(0, reader->size(), scratch));
-    PARFAIT_TRY(const ShardIndex shards,
-                parse_shard_index({reinterpret_cast<const char*>(text.data()), text.size()}, name));
+    return parse_shard_index({reinterpret_cast<const char*>(text.data()), text.size()}, name);
+  }
+
+  // The shards of the index at `path`.
+  Result<Done> open_listed(const fs::path& path, const ShardIndex& shards) {
+    const std::string name = printable(path.string(), 1000);
     const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
     PARFAIT_CHECK_OK(check_files(folder, shards, name));
     for (const std::string& file : shards.files) PARFAIT_CHECK_OK(add_file(folder / file));
@@ -180,6 +212,9 @@ class Opener {
                                   const std::string& name) {
     std::error_code error;
     const fs::path root = fs::weakly_canonical(folder, error);
+    if (error)
+      return make_error(ErrorCode::file_read, "{}: its folder's real path cannot be found: {}",
+                        name, error.message());
     std::vector<std::string> missing;
     for (const std::string& file : shards.files) {
       const fs::path path = folder / file;

@@ -1,6 +1,7 @@
 #include "container/shard_index.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "base/result.h"
 #include "io/json.h"
@@ -35,20 +36,27 @@ Result<ShardIndex> parse_shard_index(std::string_view text, const std::string& n
     return make_error(ErrorCode::index_json, "{}: the shard index has no object \"weight_map\"",
                       name);
   ShardIndex index;
-  std::unordered_map<std::string_view, std::uint32_t> numbers;
+  index.weight_map.reserve(map->object()->size());
+  std::unordered_map<std::string_view, std::uint32_t> by_spelling;
+  std::unordered_map<std::string, std::uint32_t> by_path;  // "./a" and "a" are one file
   for (const auto& [tensor, file] : *map->object()) {
     const std::string* path = file.string();
     if (!path)
       return make_error(ErrorCode::index_json,
                         "{}: the shard index gives tensor {} no file name but {}", name,
                         printable(tensor), printable(file.text()));
-    if (const std::string_view why = objection(*path); !why.empty())
-      return make_error(ErrorCode::index_path, "{}: the shard name \"{}\" (of tensor {}) {}", name,
-                        printable(*path), printable(tensor), why);
-    const auto [it, added] =
-        numbers.try_emplace(*path, static_cast<std::uint32_t>(index.files.size()));
-    if (added) index.files.push_back(*path);
-    index.weight_map.emplace(tensor, it->second);
+    const auto [spelling, unseen] = by_spelling.try_emplace(*path);
+    if (unseen) {
+      if (const std::string_view why = objection(*path); !why.empty())
+        return make_error(ErrorCode::index_path, "{}: the shard name \"{}\" (of tensor {}) {}",
+                          name, printable(*path), printable(tensor), why);
+      const auto [it, added] =
+          by_path.try_emplace(std::filesystem::path(*path).lexically_normal().string(),
+                              static_cast<std::uint32_t>(index.files.size()));
+      if (added) index.files.push_back(it->first);
+      spelling->second = it->second;
+    }
+    index.weight_map.emplace(tensor, spelling->second);
   }
   if (index.files.empty())
     return make_error(ErrorCode::index_json, "{}: the shard index lists no tensor", name);

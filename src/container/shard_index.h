@@ -2,6 +2,7 @@
 #ifndef PARFAIT_CONTAINER_SHARD_INDEX_H_
 #define PARFAIT_CONTAINER_SHARD_INDEX_H_
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -12,7 +13,7 @@
 namespace parfait::container {
 
 struct ShardIndex {
-  std::vector<std::string> files;                             // in order of first mention
+  std::vector<std::string> files;  // normal paths, each once, in order of first mention
   std::unordered_map<std::string, std::uint32_t> weight_map;  // tensor name -> files[i]
 };
 

@@ -22,6 +22,16 @@ void TensorIndex::drop(const TensorInfo& tensor) const {
   shards_[tensor.shard].reader->drop(tensor.offset, tensor.bytes);
 }
 
+// Room for at least twice what is there, so that many small shards do not each move it all.
+void IndexBuilder::make_room(std::size_t more) {
+  TensorIndex& index = *index_;
+  const std::size_t needed = index.tensors_.size() + more;
+  if (needed <= index.tensors_.capacity()) return;
+  const std::size_t room = std::max(needed, 2 * index.tensors_.size());
+  index.tensors_.reserve(room);
+  index.by_name_.reserve(room);
+}
+
 Result<Done> IndexBuilder::add(io::ReaderPtr reader) {
   TensorIndex& index = *index_;
   const auto shard_number = static_cast<std::uint32_t>(index.shards_.size());
@@ -39,8 +49,7 @@ Result<Done> IndexBuilder::add(io::ReaderPtr reader) {
     index.findings_.push_back(std::move(finding));
   }
   index.shards_.push_back({std::move(reader), header.header_bytes, 0, std::move(header.metadata)});
-  index.tensors_.reserve(index.tensors_.size() + header.tensors.size());
-  index.by_name_.reserve(index.tensors_.size() + header.tensors.size());
+  make_room(header.tensors.size());
   for (TensorInfo& tensor : header.tensors) {
     tensor.shard = shard_number;
     const auto [it, added] =

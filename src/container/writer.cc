@@ -1,35 +1,24 @@
 #include "container/writer.h"
 
 #include <fcntl.h>
+#include <simdjson.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
 #include <system_error>
+#include <unordered_set>
 
 #include "base/checked.h"
 #include "base/result.h"
+#include "container/tensor_index.h"
+#include "io/json.h"
 #include "parfait/checkpoint.h"
 
 namespace parfait::container {
 namespace {
 
 constexpr std::uint64_t data_alignment = 64;
-
-void append_json_string(std::string& out, std::string_view text) {
-  out += '"';
-  for (char c : text) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-    } else {
-      out += c;
-    }
-  }
-  out += '"';
-}
 
 Result<std::uint64_t> bytes_of(const TensorDeclaration& tensor) {
   const auto elements = checked_product(tensor.shape);
@@ -53,19 +42,54 @@ Result<Done> write_all(int fd, ByteSpan bytes, const std::string& name) {
   return Done{};
 }
 
+// Refuses what readers of the format, this one included, would refuse.
+Result<Done> check_declarations(const std::vector<TensorDeclaration>& tensors,
+                                const std::vector<std::pair<std::string, std::string>>& metadata) {
+  const auto is_utf8 = [](const std::string& text) {
+    return simdjson::validate_utf8(text.data(), text.size());
+  };
+  std::unordered_set<std::string_view> names = {"__metadata__"};
+  for (const TensorDeclaration& tensor : tensors) {
+    if (!names.insert(tensor.name).second)
+      return make_error(ErrorCode::header_duplicate,
+                        "tensor {}: the name is taken already, so it cannot be written",
+                        printable(tensor.name));
+    if (!is_utf8(tensor.name))
+      return make_error(ErrorCode::header_json,
+                        "tensor {}: the name is not UTF-8, as a safetensors header must be",
+                        printable(tensor.name));
+    if (tensor.shape.size() > max_rank)
+      return make_error(ErrorCode::header_shape,
+                        "tensor {}: has {} dimensions, at most {} are read", printable(tensor.name),
+                        tensor.shape.size(), max_rank);
+  }
+  std::unordered_set<std::string_view> keys;
+  for (const auto& [key, value] : metadata) {
+    if (!keys.insert(key).second)
+      return make_error(ErrorCode::header_duplicate, "__metadata__.{}: the key is taken already",
+                        printable(key));
+    if (!is_utf8(key) || !is_utf8(value))
+      return make_error(ErrorCode::header_json,
+                        "__metadata__.{}: is not UTF-8, as a safetensors header must be",
+                        printable(key));
+  }
+  return Done{};
+}
+
 }  // namespace
 
 Result<std::vector<std::byte>> make_header(
     const std::vector<TensorDeclaration>& tensors,
     const std::vector<std::pair<std::string, std::string>>& metadata) {
+  PARFAIT_CHECK_OK(check_declarations(tensors, metadata));
   std::string json = "{";
   if (!metadata.empty()) {
     json += "\"__metadata__\":{";
     for (std::size_t i = 0; i < metadata.size(); ++i) {
       if (i) json += ',';
-      append_json_string(json, metadata[i].first);
+      io::append_json_string(json, metadata[i].first);
       json += ':';
-      append_json_string(json, metadata[i].second);
+      io::append_json_string(json, metadata[i].second);
     }
     json += '}';
   }
@@ -75,7 +99,7 @@ Result<std::vector<std::byte>> make_header(
     const auto end = checked_add(offset, bytes);
     if (!end) return make_error(ErrorCode::header_shape, "the tensors are larger than any file");
     if (json.size() > 1) json += ',';
-    append_json_string(json, tensor.name);
+    io::append_json_string(json, tensor.name);
     json += fmt::format(":{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
                         dtype_name(tensor.dtype), fmt::join(tensor.shape, ","), offset, *end);
     offset = *end;
@@ -92,6 +116,7 @@ struct Writer::State {
   std::filesystem::path target, temporary;
   int fd = -1;
   std::uint64_t written = 0, expected = 0;
+  bool failed = false;  // an append did, so the temporary is not what was asked for
 
   ~State() {
     if (fd >= 0) ::close(fd);
@@ -119,9 +144,13 @@ Result<Writer> Writer::create(const std::filesystem::path& target,
   if (std::filesystem::is_directory(target, error))
     return make_error(ErrorCode::file_write, "{}: is a folder", name);
   static std::atomic<unsigned> counter{0};
-  const std::string temporary =
-      fmt::format("{}.partial-{}-{}", target.string(), ::getpid(), counter++);
-  state->fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  std::string temporary;
+  // Another name where a killed process of the same number left its temporary behind.
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    temporary = fmt::format("{}.partial-{}-{}", target.string(), ::getpid(), counter++);
+    state->fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (state->fd >= 0 || errno != EEXIST) break;
+  }
   if (state->fd < 0)
     return make_error(ErrorCode::file_write, "{}: cannot be created: {}", name,
                       std::generic_category().message(errno));
@@ -131,16 +160,24 @@ Result<Writer> Writer::create(const std::filesystem::path& target,
 }
 
 Result<Done> Writer::append(ByteSpan bytes) {
-  state_->written += bytes.size();
-  if (state_->written > state_->expected)
+  const std::string name = printable(state_->target.string(), 1000);
+  if (bytes.size() > state_->expected - state_->written) {
+    state_->failed = true;
     return make_error(ErrorCode::file_write, "{}: more bytes were written than its header declares",
-                      printable(state_->target.string(), 1000));
-  return write_all(state_->fd, bytes, printable(state_->target.string(), 1000));
+                      name);
+  }
+  auto written = write_all(state_->fd, bytes, name);
+  state_->written += bytes.size();
+  state_->failed |= !written.ok();
+  return written;
 }
 
 Result<Done> Writer::finish() {
   State& state = *state_;
   const std::string name = printable(state.target.string(), 1000);
+  if (state.failed)
+    return make_error(ErrorCode::file_write,
+                      "{}: was not put in place because an earlier write to it failed", name);
   if (state.written != state.expected)
     return make_error(ErrorCode::file_write,
                       "{}: {} bytes were written where its header declares {}", name, state.written,

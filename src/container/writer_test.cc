@@ -9,7 +9,7 @@
 #include <fstream>
 
 #include "container/tensor_index.h"
-#include "support/test_file.h"
+#include "support/safetensors_builder.h"
 
 namespace parfait::container {
 namespace {
@@ -102,6 +102,61 @@ TEST(Writer, a_full_disk_leaves_the_old_file_and_nothing_else) {
   std::signal(SIGXFSZ, old_handler);
   EXPECT_EQ(contents(path), "old");
   EXPECT_EQ(files_in(folder.path()), 1u);
+}
+
+TEST(Writer, a_failed_append_is_not_forgotten) {
+  test::TemporaryFolder folder;
+  const fs::path path = folder.write("out.safetensors", std::string_view("old"));
+  {
+    auto writer = Writer::create(path, two_tensors);
+    ASSERT_TRUE(writer.ok());
+    ASSERT_FALSE(writer->append(std::vector<std::byte>(20)).ok()) << "more than declared";
+    ASSERT_TRUE(writer->append(std::vector<std::byte>(19)).ok());
+    auto finished = writer->finish();
+    ASSERT_FALSE(finished.ok()) << "a caller that ignored the failure";
+    EXPECT_EQ(finished.error().code, ErrorCode::file_write);
+  }
+  EXPECT_EQ(contents(path), "old");
+  EXPECT_EQ(files_in(folder.path()), 1u);
+}
+
+TEST(Writer, temporaries_of_killed_processes_are_no_obstacle) {
+  test::TemporaryFolder folder;
+  // Numbers are used once in a process, so the next few cover the one that comes.
+  for (int i = 0; i < 60; ++i)
+    folder.write("out.safetensors.partial-" + std::to_string(::getpid()) + "-" + std::to_string(i),
+                 std::string_view("stale"));
+  auto writer = Writer::create(folder.path() / "out.safetensors", two_tensors);
+  ASSERT_TRUE(writer.ok()) << writer.error().message;
+  ASSERT_TRUE(writer->append(std::vector<std::byte>(19)).ok());
+  ASSERT_TRUE(writer->finish().ok());
+  EXPECT_TRUE(open_index(folder.path() / "out.safetensors", {}).ok());
+}
+
+TEST(Writer, what_no_reader_would_take_is_not_written) {
+  const auto code = [](const std::vector<TensorDeclaration>& tensors,
+                       const std::vector<std::pair<std::string, std::string>>& metadata) {
+    auto header = make_header(tensors, metadata);
+    return header.ok() ? std::string_view("written") : error_code_name(header.error().code);
+  };
+  EXPECT_EQ(code({{"a", DType::u8, {}}, {"a", DType::u8, {}}}, {}), "header.duplicate");
+  EXPECT_EQ(code({{"__metadata__", DType::u8, {}}}, {}), "header.duplicate");
+  EXPECT_EQ(code({}, {{"k", "1"}, {"k", "2"}}), "header.duplicate");
+  EXPECT_EQ(code({{"\xff", DType::u8, {}}}, {}), "header.json");
+  EXPECT_EQ(code({}, {{"k", "\xed\xa0\x80"}}), "header.json") << "a surrogate half";
+  EXPECT_EQ(code({{"a", DType::u8, std::vector<std::uint64_t>(max_rank + 1, 1)}}, {}),
+            "header.shape");
+  EXPECT_EQ(code({{"a", DType::f4, {3}}}, {}), "header.shape") << "half a byte";
+  EXPECT_EQ(code({{"\xc3\xa9", DType::u8, std::vector<std::uint64_t>(max_rank, 1)}}, {}),
+            "written");
+}
+
+TEST(Writer, Q2_data_starts_aligned_whatever_the_names) {
+  for (std::size_t length = 1; length <= 70; ++length) {
+    auto header = make_header({{std::string(length, 'n'), DType::f64, {1}}});
+    ASSERT_TRUE(header.ok());
+    EXPECT_EQ(header->size() % 64, 0u) << length;
+  }
 }
 
 TEST(Writer, bad_targets) {

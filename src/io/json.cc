@@ -19,6 +19,8 @@ Result<Json> convert_object(const simdjson::dom::object& object, unsigned depth,
                             unsigned max_depth) {
   Json::Object out;
   std::unordered_set<std::string_view> keys;
+  out.reserve(object.size());
+  keys.reserve(object.size());
   for (const auto& [key, value] : object) {
     if (!keys.insert(key).second)
       return make_error(code, "key \"{}\" stands twice", printable(key));
@@ -61,7 +63,39 @@ Result<Json> convert(simdjson::dom::element element, unsigned depth, unsigned ma
   return Json();
 }
 
-void append_string(std::string& out, std::string_view text) {
+void append(std::string& out, const Json& json) {
+  if (const auto* object = json.object()) {
+    out += '{';
+    for (const auto& [key, value] : *object) {
+      if (&key != &object->front().first) out += ", ";
+      append_json_string(out, key);
+      out += ": ";
+      append(out, value);
+    }
+    out += '}';
+  } else if (const auto* array = json.array()) {
+    out += '[';
+    for (const Json& value : *array) {
+      if (&value != &array->front()) out += ", ";
+      append(out, value);
+    }
+    out += ']';
+  } else if (const auto* string = json.string()) {
+    append_json_string(out, *string);
+  } else if (const auto* boolean = json.boolean()) {
+    out += *boolean ? "true" : "false";
+  } else if (const auto* integer = json.integer()) {
+    out += fmt::format("{}", *integer);
+  } else if (const auto* number = json.number()) {
+    out += fmt::format("{}", *number);
+  } else {
+    out += "null";
+  }
+}
+
+}  // namespace
+
+void append_json_string(std::string& out, std::string_view text) {
   out += '"';
   for (char c : text) {
     if (c == '"' || c == '\\') {
@@ -75,38 +109,6 @@ void append_string(std::string& out, std::string_view text) {
   }
   out += '"';
 }
-
-void append(std::string& out, const Json& json) {
-  if (const auto* object = json.object()) {
-    out += '{';
-    for (const auto& [key, value] : *object) {
-      if (&key != &object->front().first) out += ", ";
-      append_string(out, key);
-      out += ": ";
-      append(out, value);
-    }
-    out += '}';
-  } else if (const auto* array = json.array()) {
-    out += '[';
-    for (const Json& value : *array) {
-      if (&value != &array->front()) out += ", ";
-      append(out, value);
-    }
-    out += ']';
-  } else if (const auto* string = json.string()) {
-    append_string(out, *string);
-  } else if (const auto* boolean = json.boolean()) {
-    out += *boolean ? "true" : "false";
-  } else if (const auto* integer = json.integer()) {
-    out += fmt::format("{}", *integer);
-  } else if (const auto* number = json.number()) {
-    out += fmt::format("{}", *number);
-  } else {
-    out += "null";
-  }
-}
-
-}  // namespace
 
 const Json* Json::find(std::string_view key) const {
   const Object* members = object();
@@ -127,9 +129,15 @@ bool Json::operator==(const Json& other) const {
   const Object* theirs = other.object();
   if (!mine || !theirs) return value_ == other.value_;
   if (mine->size() != theirs->size()) return false;
-  return std::ranges::all_of(*mine, [&](const auto& member) {
-    const Json* match = other.find(member.first);
-    return match && *match == member.second;
+  const auto by_key = [](const Object& object) {
+    std::vector<const Object::value_type*> members;
+    for (const auto& member : object) members.push_back(&member);
+    std::ranges::sort(members, {},
+                      [](const auto* member) { return std::string_view(member->first); });
+    return members;
+  };
+  return std::ranges::equal(by_key(*mine), by_key(*theirs), [](const auto* a, const auto* b) {
+    return a->first == b->first && a->second == b->second;
   });
 }
 

@@ -1,7 +1,7 @@
 // Bounded JSON for small documents (markers, quantization tables, shard indexes): parsed by
 // simdjson into a plain tree. Refuses documents over a byte limit, nested deeper than max_depth,
-// with a key twice in one object, or with anything after the value. Whole numbers past int64 become
-// doubles.
+// with a key twice in one object, or with anything after the value. Whole numbers from 2^63 to
+// 2^64 - 1 become doubles; numbers beyond those, or beyond what a double holds, are refused.
 #ifndef PARFAIT_IO_JSON_H_
 #define PARFAIT_IO_JSON_H_
 
@@ -40,6 +40,9 @@ class Json {
  private:
   Value value_ = nullptr;
 };
+
+// Appends text as a JSON string, quotes included.
+void append_json_string(std::string& out, std::string_view text);
 
 struct JsonLimits {
   std::uint64_t max_bytes = 1 << 20;

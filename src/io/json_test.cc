@@ -38,7 +38,31 @@ TEST(Json, what_is_refused) {
   EXPECT_FALSE(parse_json(deep).ok());
   EXPECT_TRUE(parse_json(deep, {.max_bytes = 1000, .max_depth = 64}).ok());
   EXPECT_FALSE(parse_json("[1, 2, 3]", {.max_bytes = 8, .max_depth = 4}).ok());
+}
+
+TEST(Json, numbers_at_the_borders) {
+  EXPECT_EQ(*parse_json("9223372036854775807")->integer(), INT64_MAX);
+  EXPECT_EQ(*parse_json("9223372036854775808")->number(), 9223372036854775808.0);
   EXPECT_EQ(*parse_json("18446744073709551615")->number(), 18446744073709551615.0);
+  for (const char* text : {"18446744073709551616", "-9223372036854775809", "1e400", "01", "+1"})
+    EXPECT_FALSE(parse_json(text).ok()) << text;
+}
+
+TEST(Json, objects_of_many_keys_compare_by_key) {
+  constexpr int count = 50'000;  // comparing each key with each would take minutes
+  std::string up = "{", down = "{";
+  for (int i = 0; i < count; ++i) {
+    up += (i ? ",\"k" : "\"k") + std::to_string(i) + "\":" + std::to_string(i);
+    const std::string last = std::to_string(count - 1 - i);
+    down += (i ? ",\"k" : "\"k") + last + "\":" + last;
+  }
+  const auto a = parse_json(up + "}"), b = parse_json(down + "}"),
+             c = parse_json(down + ",\"x\":1}");
+  ASSERT_TRUE(a.ok() && b.ok() && c.ok());
+  EXPECT_TRUE(*a == *b);
+  EXPECT_FALSE(*a == *c);
+  EXPECT_FALSE(*parse_json(R"({"a":1,"b":2})") == *parse_json(R"({"a":1,"c":2})"));
+  EXPECT_FALSE(*parse_json(R"({"a":1,"b":2})") == *parse_json(R"({"a":1,"b":3})"));
 }
 
 }  // namespace

@@ -50,6 +50,7 @@ struct Session {
  private:
   void run_integer(const LoadedLayer& layer, const ConstMatrix& x, const Matrix& y);
   void run_decoded(const LoadedLayer& layer, const ConstMatrix& x, const Matrix& y);
+  void reserve_tiles(std::uint64_t values);
 
   std::shared_ptr<const Model> model;
   Threads pool;

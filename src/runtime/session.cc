@@ -114,16 +114,22 @@ void Session::run_decoded(const LoadedLayer& layer, const ConstMatrix& x, const 
   // weight, and what a second-level cache holds.
   const std::uint64_t tile =
       std::clamp<std::uint64_t>((1u << 17) / std::max<std::uint64_t>(columns, 1), 1, 64);
-  row_tiles.resize(pool.count());
+  reserve_tiles(tile * columns);
   const float* bias = layer.bias.empty() ? nullptr : layer.bias.data();
   pool.run(ceil_div(rows, tile), [&](std::uint64_t piece, unsigned thread) {
     const std::uint64_t n0 = piece * tile, n1 = std::min(n0 + tile, rows);
     std::vector<float>& decoded = row_tiles[thread];
-    if (decoded.size() < tile * columns) decoded.resize(tile * columns);
     layer.layer->format->decode(layer.data, n0, n1 - n0, decoded.data());
     layer.kernels.decode->multiply(input.data(), columns, 0, x.rows, decoded.data(), n0, n1,
                                    columns, bias, y);
   });
+}
+
+// Before the threads start: work that they share must not fail, and memory can.
+void Session::reserve_tiles(std::uint64_t values) {
+  row_tiles.resize(pool.count());
+  for (std::vector<float>& tile : row_tiles)
+    if (tile.size() < values) tile.resize(values);
 }
 
 Result<Done> Session::lookup(std::string_view name, std::span<const std::int64_t> ids,
@@ -140,10 +146,9 @@ Result<Done> Session::lookup(std::string_view name, std::span<const std::int64_t
       return make_error(ErrorCode::run_shape, "layer {}: id {} lies outside its {} rows",
                         printable(name), id, rows);
   constexpr std::uint64_t piece_rows = 16;
-  row_tiles.resize(pool.count());
+  reserve_tiles(columns);
   pool.run(ceil_div(ids.size(), piece_rows), [&](std::uint64_t piece, unsigned thread) {
     std::vector<float>& row = row_tiles[thread];
-    if (row.size() < columns) row.resize(columns);
     for (std::uint64_t i = piece * piece_rows;
          i < std::min<std::uint64_t>((piece + 1) * piece_rows, ids.size()); ++i) {
       layer->layer->format->decode(layer->data, static_cast<std::uint64_t>(ids[i]), 1, row.data());

@@ -183,6 +183,81 @@ TEST(Shards, folders_without_one_answer) {
                "other.safetensors.index.json");
 }
 
+// The file that was asked for is the one that is opened, whatever lies beside it.
+TEST(Shards, B16_a_shard_that_its_index_does_not_list_is_opened_all_the_same) {
+  ThreeShards set;
+  set.folder.write("old.safetensors", shard({"old"}));
+  set.folder.write("m.safetensors.index.json", index_text({{"old", "old.safetensors"}}));
+  auto index = open_index(set.folder.path() / "m-00002-of-00003.safetensors", {});
+  ASSERT_TRUE(index.ok()) << index.error().message;
+  EXPECT_EQ((*index)->shards().size(), 3u);
+  EXPECT_NE((*index)->find("b"), nullptr);
+  EXPECT_EQ((*index)->find("old"), nullptr);
+  ASSERT_EQ((*index)->findings().size(), 1u);
+  EXPECT_EQ((*index)->findings()[0].code, ErrorCode::index_stray_file);
+  EXPECT_EQ((*index)->findings()[0].severity, Severity::warning);
+  auto by_index = open_index(set.folder.path() / "m.safetensors.index.json", {});
+  ASSERT_TRUE(by_index.ok()) << by_index.error().message;
+  EXPECT_NE((*by_index)->find("old"), nullptr);
+}
+
+TEST(Shards, one_file_under_two_spellings_is_read_once) {
+  ThreeShards set;
+  set.folder.write("m-00001-of-00003.safetensors", shard({"a", "a2"}));
+  set.folder.write("m.safetensors.index.json", index_text({{"a", "m-00001-of-00003.safetensors"},
+                                                           {"a2", "./m-00001-of-00003.safetensors"},
+                                                           {"b", ".//m-00002-of-00003.safetensors"},
+                                                           {"c", "m-00003-of-00003.safetensors"}}));
+  auto index = open_index(set.folder.path(), {});
+  ASSERT_TRUE(index.ok()) << index.error().message;
+  EXPECT_EQ((*index)->shards().size(), 3u);
+  EXPECT_TRUE((*index)->findings().empty()) << (*index)->findings()[0].line();
+}
+
+TEST(Shards, K8_a_folder_that_links_out) {
+  TemporaryFolder outside, folder;
+  outside.write("x.safetensors", shard({"a"}));
+  fs::create_directory_symlink(outside.path(), folder.path() / "sub");
+  const auto path =
+      folder.write("m.safetensors.index.json", index_text({{"a", "sub/x.safetensors"}}));
+  expect_error(open_index(path, {}), ErrorCode::index_path, "a link out of the index's folder");
+}
+
+TEST(Shards, P6_a_name_that_claims_a_million_shards) {
+  TemporaryFolder folder;
+  const auto path = folder.write("m-000001-of-999999.safetensors", shard({"a"}));
+  expect_error(open_index(path, {}), ErrorCode::index_shard_missing,
+               "999998 are missing: m-000002-of-999999.safetensors");
+  expect_error(open_index(folder.path(), {}), ErrorCode::index_shard_missing, "999998 are missing");
+}
+
+TEST(Shards, P1_many_small_shards) {
+  TemporaryFolder folder;
+  constexpr int count = 300;
+  for (int i = 1; i <= count; ++i)
+    folder.write(fmt::format("m-{:03}-of-{}.safetensors", i, count),
+                 shard({fmt::format("t{}", i)}));
+  auto index = open_index(folder.path(), {.io = Io::pread});
+  ASSERT_TRUE(index.ok()) << index.error().message;
+  ASSERT_EQ((*index)->tensors().size(), static_cast<std::size_t>(count));
+  for (int i = 1; i <= count; ++i) {
+    const TensorInfo* tensor = (*index)->find(fmt::format("t{}", i));
+    ASSERT_NE(tensor, nullptr) << i;
+    EXPECT_EQ(tensor->shard, static_cast<std::uint32_t>(i - 1));
+  }
+}
+
+TEST(Shards, folders_and_other_files_beside_a_checkpoint_do_not_count) {
+  TemporaryFolder folder;
+  folder.write("only.safetensors", shard({"a"}));
+  fs::create_directories(folder.path() / "folder.safetensors");
+  fs::create_directories(folder.path() / "folder.safetensors.index.json");
+  folder.write("config.json", std::string_view("{}"));
+  auto index = open_index(folder.path(), {});
+  ASSERT_TRUE(index.ok()) << index.error().message;
+  EXPECT_NE((*index)->find("a"), nullptr);
+}
+
 TEST(Shards, a_bad_shard_is_named) {
   ThreeShards set;
   set.folder.write("m-00002-of-00003.safetensors",
