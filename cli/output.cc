@@ -18,6 +18,16 @@ namespace {
 volatile std::sig_atomic_t caught = 0;
 extern "C" void remember(int signal) { caught = signal; }
 
+// A page of a mapped file that is gone: nothing can go on, and only what a signal handler may do is
+// done.
+extern "C" void report_lost_page(int) {
+  constexpr std::string_view sentence =
+      "parfait: a file was shortened while it was mapped into memory; --io pread reads without a "
+      "mapping\n";
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, sentence.data(), sentence.size());
+  ::_exit(2);
+}
+
 bool is_rich_terminal(int fd) {
   if (!::isatty(fd)) return false;
   const char* term = std::getenv("TERM");
@@ -77,13 +87,15 @@ void prepare_process() {
   struct sigaction action = {};
   action.sa_handler = remember;
   action.sa_flags = SA_RESTART | static_cast<int>(SA_RESETHAND);
-  for (int signal : {SIGINT, SIGTERM}) {
+  for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
     struct sigaction before = {};
     // What a parent has set to be ignored (nohup, a shell's background job) stays ignored.
     if (::sigaction(signal, nullptr, &before) == 0 && before.sa_handler != SIG_IGN)
       ::sigaction(signal, &action, nullptr);
   }
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a write past the limit fails, and is reported and cleaned up
+  std::signal(SIGBUS, report_lost_page);
 }
 
 int signal_caught() { return caught; }

@@ -14,8 +14,18 @@ std::string shape_of(const formats::Layer& layer) {
   return fmt::format("{} × {}", layer.rows, layer.columns);
 }
 
-std::string settings_of(const formats::Layer& layer) {
+std::string groups_of(const formats::Layer& layer) {
   return fmt::format("rotation group {}, scale group {}", layer.rotate_group, layer.scale_group);
+}
+
+// What a declaration settles besides the groups.
+std::string settings_of(const formats::Layer& layer) {
+  std::string text =
+      layer.full_precision ? "full_precision_matrix_mult" : "no full_precision_matrix_mult";
+  if (layer.activation)
+    text +=
+        fmt::format(", linear_dtype {}", *layer.activation == Activation::int4 ? "int4" : "int8");
+  return text;
 }
 
 class Differ {
@@ -34,7 +44,7 @@ class Differ {
     }
     for (const formats::Layer& layer : b_.layers)
       if (!a_.find(layer.name)) add(layer.name, "only in b", "", std::string(layer.format->name));
-    PARFAIT_CHECK_OK(compare_plain());
+    PARFAIT_CHECK_OK(compare_outside());
     return std::move(out_);
   }
 
@@ -53,7 +63,8 @@ class Differ {
       return Done{};
     }
     if (a.rotate_group != b.rotate_group || a.scale_group != b.scale_group)
-      add(a.name, "groups", settings_of(a), settings_of(b));
+      add(a.name, "groups", groups_of(a), groups_of(b));
+    if (settings_of(a) != settings_of(b)) add(a.name, "settings", settings_of(a), settings_of(b));
     for (const formats::Part& part : a.parts) {
       if (part.role == "comfy_quant") continue;  // what it says was compared
       const TensorInfo* other = b.part(part.role);
@@ -105,20 +116,30 @@ class Differ {
     return Done{};
   }
 
-  Result<Done> compare_plain() {
-    std::unordered_map<std::string_view, const TensorInfo*> in_b;
-    for (const TensorInfo* tensor : b_.plain_tensors) in_b.emplace(tensor->name, tensor);
-    for (const TensorInfo* tensor : a_.plain_tensors) {
-      const auto it = in_b.find(tensor->name);
+  // Tensors that belong to no layer: the plain ones, and those that detection could not place.
+  static std::unordered_map<std::string_view, const TensorInfo*> outside_layers(
+      const formats::Checkpoint& file) {
+    std::unordered_map<std::string_view, const TensorInfo*> outside;
+    for (const TensorInfo& tensor : file.index->tensors()) outside.emplace(tensor.name, &tensor);
+    for (const formats::Layer& layer : file.layers)
+      for (const formats::Part& part : layer.parts) outside.erase(part.tensor->name);
+    return outside;
+  }
+
+  Result<Done> compare_outside() {
+    auto in_a = outside_layers(a_), in_b = outside_layers(b_);
+    for (const TensorInfo& tensor : a_.index->tensors()) {  // in file order
+      if (!in_a.contains(tensor.name)) continue;
+      const auto it = in_b.find(tensor.name);
       if (it == in_b.end()) {
-        add(tensor->name, "only in a", "plain tensor", "");
+        add(tensor.name, "only in a", "tensor outside layers", "");
         continue;
       }
-      PARFAIT_CHECK_OK(compare_tensors(tensor->name, "bytes", *tensor, *it->second));
+      PARFAIT_CHECK_OK(compare_tensors(tensor.name, "bytes", tensor, *it->second));
       in_b.erase(it);
     }
-    for (const TensorInfo* tensor : b_.plain_tensors)
-      if (in_b.contains(tensor->name)) add(tensor->name, "only in b", "", "plain tensor");
+    for (const TensorInfo& tensor : b_.index->tensors())
+      if (in_b.contains(tensor.name)) add(tensor.name, "only in b", "", "tensor outside layers");
     return Done{};
   }
 

@@ -2,10 +2,12 @@
 
 #include <fcntl.h>
 #include <simdjson.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
+#include <optional>
 #include <system_error>
 #include <unordered_set>
 
@@ -76,6 +78,25 @@ Result<Done> check_declarations(const std::vector<TensorDeclaration>& tensors,
   return Done{};
 }
 
+// Follows links, so that what a link points to is replaced and not the link. Only a file may be
+// replaced: a rename over a device or a pipe would take its place. The permissions of the file that
+// is there, if one is.
+Result<std::optional<mode_t>> resolve_target(std::filesystem::path& target,
+                                             const std::string& name) {
+  std::error_code error;
+  if (std::filesystem::is_symlink(target, error)) {
+    target = std::filesystem::weakly_canonical(target, error);
+    if (error)
+      return make_error(ErrorCode::file_write, "{}: is a link that leads nowhere: {}", name,
+                        error.message());
+  }
+  struct stat status;
+  if (::lstat(target.c_str(), &status) != 0) return std::optional<mode_t>();
+  if (S_ISREG(status.st_mode)) return std::optional<mode_t>(status.st_mode & 07777);
+  return make_error(ErrorCode::file_write, "{}: is {}, not a file that could be replaced", name,
+                    S_ISDIR(status.st_mode) ? "a folder" : "a device, pipe or socket");
+}
+
 }  // namespace
 
 Result<std::vector<std::byte>> make_header(
@@ -140,14 +161,12 @@ Result<Writer> Writer::create(const std::filesystem::path& target,
     state->expected += bytes;
   }
   const std::string name = printable(target.string(), 1000);
-  std::error_code error;
-  if (std::filesystem::is_directory(target, error))
-    return make_error(ErrorCode::file_write, "{}: is a folder", name);
+  PARFAIT_TRY(const std::optional<mode_t> old_mode, resolve_target(state->target, name));
   static std::atomic<unsigned> counter{0};
   std::string temporary;
   // Another name where a killed process of the same number left its temporary behind.
   for (int attempt = 0; attempt < 100; ++attempt) {
-    temporary = fmt::format("{}.partial-{}-{}", target.string(), ::getpid(), counter++);
+    temporary = fmt::format("{}.partial-{}-{}", state->target.string(), ::getpid(), counter++);
     state->fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (state->fd >= 0 || errno != EEXIST) break;
   }
@@ -155,6 +174,8 @@ Result<Writer> Writer::create(const std::filesystem::path& target,
     return make_error(ErrorCode::file_write, "{}: cannot be created: {}", name,
                       std::generic_category().message(errno));
   state->temporary = temporary;
+  if (old_mode)
+    ::fchmod(state->fd, *old_mode);  // whoever could not read the old file cannot read this
   PARFAIT_CHECK_OK(write_all(state->fd, header, name));
   return Writer(std::move(state));
 }

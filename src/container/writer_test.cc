@@ -159,6 +159,29 @@ TEST(Writer, Q2_data_starts_aligned_whatever_the_names) {
   }
 }
 
+TEST(Writer, only_files_are_replaced_and_links_are_followed) {
+  test::TemporaryFolder folder;
+  const fs::path pipe = folder.path() / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  auto refused = Writer::create(pipe, two_tensors);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::file_write);
+  EXPECT_TRUE(fs::is_fifo(pipe));
+
+  const fs::path file = folder.write("file", std::string_view("old"));
+  ASSERT_EQ(::chmod(file.c_str(), 0600), 0);
+  fs::create_symlink("file", folder.path() / "link");
+  auto writer = Writer::create(folder.path() / "link", two_tensors);
+  ASSERT_TRUE(writer.ok()) << writer.error().message;
+  ASSERT_TRUE(writer->append(std::vector<std::byte>(19)).ok());
+  ASSERT_TRUE(writer->finish().ok());
+  EXPECT_TRUE(fs::is_symlink(folder.path() / "link"));
+  EXPECT_NE(contents(file), "old");
+  struct stat status;
+  ASSERT_EQ(::stat(file.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0600u) << "as private as it was";
+}
+
 TEST(Writer, bad_targets) {
   test::TemporaryFolder folder;
   EXPECT_EQ(Writer::create(folder.path(), two_tensors).error().code, ErrorCode::file_write);

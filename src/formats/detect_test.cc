@@ -638,6 +638,22 @@ TEST(Detect, J10_other_tools_layouts_are_named) {
   }
 }
 
+TEST(Detect, a_module_saved_by_itself_is_a_layer_without_a_name) {
+  TestFile file;
+  file.codes("weight", DType::i8, {3, 256});
+  file.floats("weight_scale", DType::f32, {3, 1}, 0.01f);
+  file.raw("comfy_quant", DType::u8, {int8_rotated.size()}, test::to_bytes(int8_rotated));
+  const auto checkpoint = detect_file(file);
+  ASSERT_EQ(checkpoint->layers.size(), 1u);
+  EXPECT_EQ(checkpoint->layers[0].name, "");
+  EXPECT_EQ(checkpoint->layers[0].rotate_group, 256u);
+  EXPECT_TRUE(checkpoint->plain_tensors.empty());
+  expect_sound(check_file(file));
+  TestFile orphan;
+  orphan.raw("comfy_quant", DType::u8, {int8_rotated.size()}, test::to_bytes(int8_rotated));
+  expect_finding(check_file(orphan), ErrorCode::marker_orphan, Severity::error);
+}
+
 // --- Class L: embeddings, convolutions, biases ---
 
 TEST(Detect, L1_L2_int8_embeddings_of_three_kinds) {

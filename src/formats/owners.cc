@@ -49,14 +49,13 @@ const std::unordered_set<std::string_view>& known_suffixes() {
 // itself have a dot ("weight.absmax"), so the last two dots are tried.
 std::pair<std::string_view, std::string_view> split_name(std::string_view name) {
   std::size_t dot = name.rfind('.');
-  for (int tries = 0; tries < 3 && dot != std::string_view::npos && dot > 0; ++tries) {
+  for (int tries = 0; tries < 3 && dot != std::string_view::npos; ++tries) {
     const std::string_view suffix = name.substr(dot + 1);
-    if (is_known_suffix(suffix)) {
-      // "x.weight.absmax" must not stop at a shorter known suffix of its own.
-      return {name.substr(0, dot), suffix};
-    }
+    if (is_known_suffix(suffix)) return {name.substr(0, dot), suffix};
+    if (dot == 0) break;
     dot = name.rfind('.', dot - 1);
   }
+  if (is_known_suffix(name)) return {{}, name};  // a module saved by itself: its layer has no name
   return {name, {}};
 }
 

@@ -87,7 +87,9 @@ void append(std::string& out, const Json& json) {
   } else if (const auto* integer = json.integer()) {
     out += fmt::format("{}", *integer);
   } else if (const auto* number = json.number()) {
-    out += fmt::format("{}", *number);
+    const std::string digits = fmt::format("{}", *number);
+    out += digits;
+    if (digits.find_first_of(".e") == std::string::npos) out += ".0";  // else it reads as whole
   } else {
     out += "null";
   }

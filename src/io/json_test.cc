@@ -28,6 +28,13 @@ TEST(Json, text_is_json_again_and_equality_ignores_order) {
   EXPECT_EQ(a->text(), R"({"format": "int8_tensorwise", "convrot": true, "n": [1, 2.5, null]})");
   EXPECT_TRUE(*parse_json(a->text()) == *a);
   EXPECT_FALSE(*a == *parse_json(R"({"convrot":true})"));
+  for (const char* text : {"1.0", "-0.0", "1e+22", "0.1", "18446744073709551615", "5e-324"}) {
+    const auto number = parse_json(text);
+    const auto again = parse_json(number->text());
+    ASSERT_TRUE(again.ok()) << number->text();
+    ASSERT_NE(again->number(), nullptr) << number->text() << " is a whole number";
+    EXPECT_EQ(*again->number(), *number->number()) << number->text();
+  }
 }
 
 TEST(Json, what_is_refused) {

@@ -191,7 +191,8 @@ class Planner {
     const auto rule = std::ranges::find_if(
         rules_, [&](const TpRule& r) { return r.matches(layer.name, layer.rows, layer.columns); });
     Split result = split_layer(layer, rule == rules_.end() ? nullptr : &*rule, state_->options);
-    if (result.refused) unsplittable_.push_back(fmt::format("{}: {}", layer.name, result.reason));
+    if (result.refused)
+      unsplittable_.push_back(fmt::format("{}: {}", printable(layer.name), result.reason));
     plan.split = result.axis;
     plan.split_reason = std::move(result.reason);
     plan.shares = std::move(result.shares);
@@ -231,7 +232,8 @@ class Planner {
       const auto [it, added] = format_of.try_emplace(name.substr(0, dot), layer.format);
       if (added || it->second == layer.format) continue;
       if (mixed++ == 0)
-        example = fmt::format("{} is {}, beside {}", layer.name, layer.format, it->second);
+        example =
+            fmt::format("{} is {}, beside {}", printable(layer.name), layer.format, it->second);
     }
     if (mixed == 0) return;
     formats::FindingSink sink(state_->notes, "");

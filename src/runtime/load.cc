@@ -30,8 +30,7 @@ std::vector<Isa> isas_of(const plan::Chosen& chosen) {
 class Loader {
  public:
   Loader(const Plan& plan, const LoadOptions& options)
-      : plan_(plan),
-        state_(*plan.state()),
+      : state_(*plan.state()),
         checkpoint_(*state_.checked.checkpoint().state()),
         options_(options),
         pool_(options.threads),
@@ -139,7 +138,6 @@ class Loader {
     });
   }
 
-  const Plan& plan_;
   const plan::State& state_;
   const formats::Checkpoint& checkpoint_;
   const LoadOptions& options_;
@@ -151,8 +149,11 @@ class Loader {
 }  // namespace
 
 std::uint64_t LoadedLayer::resident_bytes() const {
-  std::uint64_t bytes = packed.bytes() + 4 * (bias.size() + pre_quant_scale.size());
-  for (const ByteSpan& part : data.data) bytes += part.size();
+  if (kernels.linear) return packed.bytes();
+  // The marker was read once; bias and pre_quant_scale are counted as they lie in the file.
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < data.data.size(); ++i)
+    if (layer->parts[i].role != "comfy_quant") bytes += data.data[i].size();
   return bytes;
 }
 

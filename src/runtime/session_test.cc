@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <thread>
 
 #include "base/floats.h"
@@ -134,6 +135,42 @@ TEST(Load, any_number_of_threads_packs_the_same_bytes) {
   ASSERT_EQ(a.size(), b.size());
   EXPECT_TRUE(std::equal(a.data(), a.data() + a.size(), b.data()));
   EXPECT_EQ(one->layers[0].packed.scales, std::vector<float>(900, 0.01f));
+}
+
+// More outputs and rows than one thread takes at a time.
+TEST(Session, results_do_not_depend_on_the_number_of_threads_or_the_instruction_set) {
+  const std::uint64_t rows = 800, outputs = 300, columns = 64;
+  TestFile file;
+  file.codes("a.weight", DType::i8, {outputs, columns});
+  file.floats("a.weight_scale", DType::f32, {outputs, 1}, 0.01f);
+  file.marker("a", R"({"format": "int8_tensorwise", "convrot": true, "convrot_groupsize": 16})");
+  file.codes("b.weight", DType::i8, {outputs, columns / 2});
+  file.floats("b.weight_scale", DType::f32, {outputs}, 0.1f);
+  file.marker("b", R"({"format": "convrot_w4a4", "convrot_groupsize": 64})");
+  file.codes("c.weight", DType::f8_e4m3, {outputs, columns});
+  file.floats("c.weight_scale", DType::f32, {}, 0.5f);
+  file.marker("c", R"({"format": "float8_e4m3fn"})");
+  std::vector<float> x(rows * columns);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = std::sin(static_cast<float>(i));
+  std::map<std::string, std::vector<float>> expected;
+  for (Isa isa : machine_isas()) {
+    PlanOptions options;
+    options.isa = isa;
+    const Planned planned(file, Io::mapped, options);
+    const auto model = planned.load();
+    for (unsigned threads : {1u, 2u, 3u, 7u}) {
+      Session session(model, threads);
+      for (const char* name : {"a", "b", "c"}) {
+        std::vector<float> y(rows * outputs, -1);
+        ASSERT_TRUE(session
+                        .linear(name, {x.data(), DType::f32, rows, columns, columns},
+                                {y.data(), DType::f32, rows, outputs, outputs})
+                        .ok());
+        if (!expected.contains(name)) expected[name] = y;
+        EXPECT_EQ(y, expected[name]) << name << " " << isa_name(isa) << " " << threads;
+      }
+    }
+  }
 }
 
 TEST(Session, sessions_may_share_a_model) {

@@ -109,16 +109,21 @@ class InterruptTest : public CliTest {
  protected:
   InterruptTest() {
     // 2 GiB of BF16 zeros, on no disk: a hole behind the header.
-    TestFile file;
-    file.raw("big.weight", DType::bf16, {65536, 16384}, {});
-    large_ = folder_.write("large.safetensors", file.bytes()).string();
-    std::filesystem::resize_file(large_, std::filesystem::file_size(large_) + (1ull << 31));
+    const std::vector<std::byte> header = raw_file(
+        R"({"big.weight":{"dtype":"BF16","shape":[65536,16384],"data_offsets":[0,2147483648]}})");
+    large_ = folder_.write("large.safetensors", header).string();
+    std::filesystem::resize_file(large_, header.size() + (1ull << 31));
     before_ = names();
   }
 
   void expect_clean_end(const std::vector<std::string>& arguments, int signal) {
     Running running(arguments);
-    while (names() == before_) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    // Until its temporary is there; a program that ends before that has failed.
+    siginfo_t ended_early = {};
+    while (names() == before_ && ended_early.si_pid == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      ::waitid(P_PID, static_cast<id_t>(running.pid()), &ended_early, WEXITED | WNOHANG | WNOWAIT);
+    }
     ASSERT_EQ(::kill(running.pid(), signal), 0);
     const Ended ended = running.wait();
     EXPECT_EQ(ended.status, 128 + signal) << ended.err;

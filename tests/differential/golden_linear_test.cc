@@ -13,7 +13,7 @@
 #include <string>
 
 #include "base/floats.h"
-#include "container/tensor_index.h"
+#include "differential/golden.h"
 #include "formats/format.h"
 #include "parfait/parfait.h"
 #include "support/test_file.h"
@@ -22,44 +22,15 @@ namespace parfait {
 namespace {
 
 namespace fs = std::filesystem;
-const fs::path golden_folder = fs::path(PARFAIT_SOURCE_DIR) / "tests/golden/formats";
-
-struct Values {
-  DType dtype = DType::f32;
-  std::vector<std::uint64_t> shape;
-  std::vector<std::byte> bytes;
-
-  std::uint64_t count() const { return bytes.size() / (dtype_bits(dtype) / 8); }
-  double at(std::uint64_t i) const {
-    return dtype == DType::f64 ? load_at<double>(bytes.data(), i)
-                               : load_float(dtype, bytes.data(), i);
-  }
-};
-
-std::map<std::string, Values> read_all(const fs::path& path) {
-  auto index = container::open_index(path, {});
-  EXPECT_TRUE(index.ok()) << (index.ok() ? "" : index.error().message);
-  std::map<std::string, Values> tensors;
-  for (const TensorInfo& tensor : (*index)->tensors()) {
-    std::vector<std::byte> scratch;
-    const ByteSpan bytes = *(*index)->read(tensor, scratch);
-    tensors[std::string(tensor.name)] = {
-        tensor.dtype, {tensor.shape.begin(), tensor.shape.end()}, {bytes.begin(), bytes.end()}};
-  }
-  return tensors;
-}
+using golden::read_all;
+using golden::step_at;
+using golden::Values;
+const fs::path& golden_folder = golden::folder;
 
 struct Difference {
   double relative = 0;  // L2 of the difference by the L2 that y would have without luck
   double share_within_one_step = 1;  // of the outputs, those at most one step of the dtype away
 };
-
-// How far two neighbouring values of the dtype lie apart at x.
-double step_at(DType dtype, double x) {
-  const int bits = dtype == DType::f32 ? 23 : dtype == DType::f16 ? 10 : 7;
-  const int smallest = dtype == DType::f16 ? -14 : -126;
-  return std::ldexp(1.0, std::max(x == 0 ? smallest : std::ilogb(x), smallest) - bits);
-}
 
 double squares(const Values& values) {
   double sum = 0;
@@ -122,17 +93,6 @@ double kitchen_tolerance(const formats::Format& format, DType dtype) {
   return dtype == DType::f32   ? format.tolerance.kitchen_f32
          : dtype == DType::f16 ? format.tolerance.kitchen_f16
                                : format.tolerance.kitchen_bf16;
-}
-
-std::vector<std::string> cases() {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(golden_folder)) {
-    const std::string name = entry.path().filename().string();
-    constexpr std::string_view end = ".expected.safetensors";
-    if (name.ends_with(end)) names.push_back(name.substr(0, name.size() - end.size()));
-  }
-  std::ranges::sort(names);
-  return names;
 }
 
 class GoldenLinear : public testing::TestWithParam<std::string> {
@@ -312,7 +272,7 @@ TEST(GoldenMixed, all_formats_together) {
   expect_mixed_file_runs({std::begin(one_of_each), std::end(one_of_each)});
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, GoldenLinear, testing::ValuesIn(cases()),
+INSTANTIATE_TEST_SUITE_P(Cases, GoldenLinear, testing::ValuesIn(golden::cases()),
                          [](const auto& test) { return test.param; });
 
 }  // namespace

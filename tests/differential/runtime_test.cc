@@ -257,6 +257,35 @@ TEST(Runtime, diff_tells_scales_bytes_and_shapes_apart) {
       "groups");
 }
 
+TEST(Runtime, diff_sees_settings_and_tensors_that_no_layer_holds) {
+  const auto w4a4 = [](const char* marker) {
+    TestFile f;
+    f.raw("a.weight", DType::i8, {3, 128}, std::vector<std::byte>(384, std::byte{0x12}));
+    f.floats("a.weight_scale", DType::f32, {3}, 0.5f);
+    f.marker("a", marker);
+    return f;
+  };
+  test::TemporaryFolder folder;
+  const auto open_any = [&](const char* name, const TestFile& file) {
+    return *open(folder.write(name, file.bytes()));
+  };
+  const Checkpoint a =
+      open_any("a", w4a4(R"({"format": "convrot_w4a4", "convrot_groupsize": 64})"));
+  const Checkpoint b = open_any(
+      "b", w4a4(R"({"format": "convrot_w4a4", "convrot_groupsize": 64, "linear_dtype": "int8"})"));
+  auto differences = diff(a, b);
+  ASSERT_TRUE(differences.ok() && differences->size() == 1);
+  EXPECT_EQ(differences->front().what, "settings");
+
+  // Unmarked int8 weights are findings, not layers; their bytes still count.
+  TestFile c, d;
+  c.raw("x.weight", DType::i8, {4, 4}, std::vector<std::byte>(16, std::byte{1}));
+  d.raw("x.weight", DType::i8, {4, 4}, std::vector<std::byte>(16, std::byte{2}));
+  auto unmarked = diff(open_any("c", c), open_any("d", d));
+  ASSERT_TRUE(unmarked.ok() && unmarked->size() == 1);
+  EXPECT_EQ(unmarked->front().layer, "x.weight");
+}
+
 TEST(Runtime, A5_a_machine_without_kernels_runs_nothing) {
   TestFile file;
   add_layer(file, "int8_tensorwise", "a");
@@ -300,6 +329,11 @@ TEST(Runtime, A21_resident_bytes_are_those_of_the_file) {
         << layer.name;
     EXPECT_LE(layer.resident_bytes, layer.stored_bytes) << layer.name;
   }
+  auto model = load(*opened->plan);
+  ASSERT_TRUE(model.ok());
+  std::uint64_t planned = 0;
+  for (const LayerPlan& layer : opened->plan->layers()) planned += layer.resident_bytes;
+  EXPECT_EQ(model->resident_bytes(), planned);
 }
 
 TEST(Runtime, A22_one_second_scale_serves_all_fused_parts) {
