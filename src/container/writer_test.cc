@@ -51,6 +51,22 @@ TEST(Writer, what_was_written_is_read_back) {
   EXPECT_TRUE(status.st_mode & S_IRUSR);
 }
 
+TEST(Writer, J5_names_are_kept_as_they_are) {
+  test::TemporaryFolder folder;
+  const std::vector<std::string> names = {"x.key_norm.weight", "x.key_norm.scale",
+                                          "blocks.0._orig_mod.q.weight",
+                                          "model.diffusion_model.q.weight", "\xc3\xa4 \"\\.weight"};
+  std::vector<TensorDeclaration> tensors;
+  for (const std::string& name : names) tensors.push_back({name, DType::u8, {1}});
+  auto writer = Writer::create(folder.path() / "out.safetensors", tensors);
+  ASSERT_TRUE(writer.ok()) << writer.error().message;
+  ASSERT_TRUE(writer->append(std::vector<std::byte>(names.size())).ok());
+  ASSERT_TRUE(writer->finish().ok());
+  auto index = open_index(folder.path() / "out.safetensors", {});
+  ASSERT_TRUE(index.ok()) << index.error().message;
+  for (std::size_t i = 0; i < names.size(); ++i) EXPECT_EQ((*index)->tensors()[i].name, names[i]);
+}
+
 TEST(Writer, the_same_input_gives_the_same_bytes) {
   test::TemporaryFolder folder;
   for (const char* name : {"one", "two"}) {
