@@ -111,7 +111,7 @@ def main():
             print(f"{'safetensors safe_open, in process':34} {peer * 1e3:8.1f}")
             results["commands"]["peer: safetensors safe_open"] = {"ms": peer * 1e3}
 
-        print("\nheaders of many tensors: inspect without a layer table")
+        print("\nheaders of many tensors, each a plain layer-less vector: check")
         print(f"{'tensors':>10} {'ms':>8} {'us/tensor':>10} {'peak RSS':>12} {'peer ms':>9}")
         for tensors in (12_500, 25_000, 50_000, 100_000, 1_000_000):
             path = os.path.join(folder, f"many_{tensors}.safetensors")
