@@ -60,6 +60,12 @@ struct Matrix {
   std::uint64_t rows = 0, columns = 0, stride = 0;
 };
 
+// A layer, and where its output goes.
+struct LinearTarget {
+  std::string_view layer;
+  Matrix y;
+};
+
 class Session {
  public:
   // threads = 0: as many as the machine has. Results never depend on the number.
@@ -71,6 +77,10 @@ class Session {
   // y = x · Wᵀ + bias for one linear layer. x is [M, K], y is [M, N]; the dtypes may differ. A row
   // of x with a NaN or an infinity gives a row of NaN in the integer methods.
   Result<Done> linear(std::string_view layer, ConstMatrix x, Matrix y);
+  // Several layers that read the same x (q, k and v stored apart; gate and up), in one pass: x is
+  // rotated and quantised once for all layers that want the same rotation and width. The same bits
+  // as one by one. Nothing runs if one of them is refused.
+  Result<Done> linear(std::span<const LinearTarget> targets, ConstMatrix x);
   // Rows of an embedding: y is [ids.size(), K].
   Result<Done> lookup(std::string_view layer, std::span<const std::int64_t> ids, Matrix y);
 

@@ -20,8 +20,18 @@
 namespace parfait {
 
 // Instruction sets that kernels exist for, plainest first.
-enum class Isa { reference, avx512_vnni };
+enum class Isa {
+  reference,     // plain C++
+  avx2,          // with FMA and F16C
+  avx_vnni,      // 256-bit VNNI
+  avx512_vnni,   // AVX-512 F, BW, DQ, VL and VNNI
+  avx512_bf16,   // and BF16 products
+  neon_dotprod,  // Arm, 8-bit dot products
+  neon_i8mm,     // Arm, 8-bit matrix products
+};
 std::string_view isa_name(Isa isa);  // "reference", "avx512_vnni"
+// An instruction set and those that every machine with it has too, plainest first.
+std::vector<Isa> isas_within(Isa isa);
 std::optional<Isa> parse_isa(std::string_view name);
 std::vector<Isa> machine_isas();  // those that this processor and its OS offer, plainest first
 
@@ -30,6 +40,8 @@ enum class Method {
   int8,         // activation to int8 per row, int8 weights, exact int32 sums
   w4a4_int4,    // activation to int4 per row, 4-bit weights, exact int32 sums
   w4a4_int8,    // activation to int8 per row, 4-bit weights, exact int32 sums
+  w4a8,         // activation to int8 per row, 4-bit weights that stand for int8, exact int32 sums
+  w6a8,         // activation to int8 per row, 6-bit weights that stand for int8, exact int32 sums
   decode_rows,  // weight rows decoded to float as they are needed
   lookup,       // an embedding: the rows asked for are decoded
   decode_only,  // can be decoded but has no method that runs it (a convolution, say)

@@ -40,6 +40,14 @@ Result<Done> Session::linear(std::string_view layer, ConstMatrix x, Matrix y) tr
                     x.rows);
 }
 
+Result<Done> Session::linear(std::span<const LinearTarget> targets, ConstMatrix x) try {
+  return state_->linear(targets, x);
+} catch (const std::bad_alloc&) {
+  return make_error(ErrorCode::out_of_memory,
+                    "there is not enough memory to run {} layers on {} rows", targets.size(),
+                    x.rows);
+}
+
 Result<Done> Session::lookup(std::string_view layer, std::span<const std::int64_t> ids, Matrix y) {
   return state_->lookup(layer, ids, y);
 }

@@ -6,9 +6,12 @@
 namespace parfait {
 
 struct CpuFeatures {
-  bool avx2 = false;
-  bool avx512 = false;       // F, BW, DQ, VL, with the OS saving ZMM and mask registers
-  bool avx512_vnni = false;  // and VNNI
+  bool avx2 = false;          // with FMA and F16C
+  bool avx_vnni = false;      // 256-bit VNNI, VEX-coded
+  bool avx512_vnni = false;   // AVX-512 F, BW, DQ, VL and VNNI, the OS saving ZMM and masks
+  bool avx512_bf16 = false;   // and BF16
+  bool neon_dotprod = false;  // Arm: SDOT
+  bool neon_i8mm = false;     // Arm: SMMLA
 };
 
 // Asked once, then remembered. Any thread.

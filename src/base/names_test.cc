@@ -54,7 +54,9 @@ TEST(Names, of_enumerations) {
 }
 
 TEST(Names, of_instruction_sets) {
-  for (Isa isa : {Isa::reference, Isa::avx512_vnni}) EXPECT_EQ(parse_isa(isa_name(isa)), isa);
+  for (Isa isa : {Isa::reference, Isa::avx2, Isa::avx_vnni, Isa::avx512_vnni, Isa::avx512_bf16,
+                  Isa::neon_dotprod, Isa::neon_i8mm})
+    EXPECT_EQ(parse_isa(isa_name(isa)), isa);
   EXPECT_EQ(parse_isa("neon"), std::nullopt);
   EXPECT_EQ(parse_isa(""), std::nullopt);
 }
@@ -67,8 +69,10 @@ TEST(Names, of_shapes) {
 
 TEST(Cpu, features_include_each_other) {
   const CpuFeatures& features = cpu_features();
-  EXPECT_TRUE(features.avx512 || !features.avx512_vnni);
-  EXPECT_TRUE(features.avx2 || !features.avx512);
+  EXPECT_TRUE(features.avx2 || !features.avx_vnni);
+  EXPECT_TRUE(features.avx2 || !features.avx512_vnni);
+  EXPECT_TRUE(features.avx512_vnni || !features.avx512_bf16);
+  EXPECT_TRUE(features.neon_dotprod || !features.neon_i8mm);
   EXPECT_EQ(&features, &cpu_features());
 }
 
@@ -77,6 +81,8 @@ TEST(Cpu, the_machine_always_has_the_reference) {
   ASSERT_FALSE(isas.empty());
   EXPECT_EQ(isas.front(), Isa::reference);
   EXPECT_EQ(std::ranges::count(isas, Isa::avx512_vnni), cpu_features().avx512_vnni ? 1 : 0);
+  for (Isa isa : isas)  // what an instruction set includes is there with it
+    for (Isa part : isas_within(isa)) EXPECT_EQ(std::ranges::count(isas, part), 1);
 }
 
 // Linux masks what it does not save, so its list is the same question asked another way.
@@ -93,10 +99,15 @@ TEST(Cpu, agrees_with_the_operating_system) {
     break;
   }
   if (flags.empty()) GTEST_SKIP() << "no /proc/cpuinfo with flags here";
-  EXPECT_EQ(cpu_features().avx2, flags.contains("avx2"));
-  EXPECT_EQ(cpu_features().avx512, flags.contains("avx512f") && flags.contains("avx512bw") &&
-                                       flags.contains("avx512dq") && flags.contains("avx512vl"));
-  EXPECT_EQ(cpu_features().avx512_vnni, cpu_features().avx512 && flags.contains("avx512_vnni"));
+  const auto all = [&](std::initializer_list<const char*> names) {
+    return std::ranges::all_of(names, [&](const char* name) { return flags.contains(name); });
+  };
+  const CpuFeatures& features = cpu_features();
+  EXPECT_EQ(features.avx2, all({"avx2", "fma", "f16c"}));
+  EXPECT_EQ(features.avx_vnni, features.avx2 && all({"avx_vnni"}));
+  EXPECT_EQ(features.avx512_vnni, all({"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq",
+                                       "avx512vl", "avx512_vnni"}));
+  EXPECT_EQ(features.avx512_bf16, features.avx512_vnni && all({"avx512_bf16"}));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "base/result.h"
 #include "formats/format.h"
+#include "kernels/linear/widen.h"
 #include "plan/split.h"
 
 namespace parfait::plan {
@@ -13,12 +14,14 @@ namespace {
 // The only list in which formats meet kernels. A format that is not here runs by decoding rows.
 struct IntegerMethod {
   std::string_view format;
-  std::span<const kernels::LinearKernel> (*kernels)();
+  kernels::WeightCode code;
   Method for_int8, for_int4;  // by the width of the activation
 };
 constexpr IntegerMethod integer_methods[] = {
-    {"int8_tensorwise", kernels::int8_kernels, Method::int8, Method::int8},
-    {"convrot_w4a4", kernels::int4_kernels, Method::w4a4_int8, Method::w4a4_int4},
+    {"int8_tensorwise", kernels::WeightCode::int8, Method::int8, Method::int8},
+    {"convrot_w4a4", kernels::WeightCode::int4, Method::w4a4_int8, Method::w4a4_int4},
+    {"asym_w4a8_int8", kernels::WeightCode::w4a8, Method::w4a8, Method::w4a8},
+    {"w6a8_int8", kernels::WeightCode::w6a8, Method::w6a8, Method::w6a8},
 };
 
 const IntegerMethod* integer_method_of(std::string_view format) {
@@ -86,7 +89,7 @@ class Planner {
     if (std::ranges::find(isas_, *options.isa) == isas_.end())
       return make_error(ErrorCode::plan_isa, "{} was asked for, but this machine offers only {}",
                         isa_name(*options.isa), isa_list(isas_));
-    isas_ = {*options.isa};
+    isas_ = isas_within(*options.isa);
     return Done{};
   }
 
@@ -124,16 +127,46 @@ class Planner {
         break;
     }
     const IntegerMethod* method = integer_method_of(layer.format->name);
-    if (method && !layer.full_precision && layer.columns <= kernels::max_columns) {
-      chosen.linear = choose(method->kernels(), isas_);
+    std::string why_not = method ? no_integers_because(layer) : "";
+    if (method && why_not.empty()) {
+      chosen.stored = method->code;
+      chosen.linear = choose(kernels::linear_kernels(code_to_hold(layer, method->code)), isas_);
       chosen.quantize = choose(kernels::quantize_kernels(), isas_);
+      if (chosen.linear && chosen.quantize) return use_integers(layer, *method, plan, chosen);
+      why_not = "no integer kernel for this machine: rows decoded";
     }
-    if (chosen.linear && chosen.quantize) return use_integers(layer, *method, plan, chosen);
     chosen = {};
     chosen.decode = choose(kernels::float_kernels(), isas_);
     plan.method = Method::decode_rows;
     plan.kernel = chosen.decode ? chosen.decode->name : "none";
-    plan.reason = decode_reason(layer, method != nullptr);
+    plan.reason = method ? why_not : decode_reason(layer);
+  }
+
+  // Why a layer of a format with an integer method runs by decoding all the same; empty: it
+  // doesn't.
+  static std::string no_integers_because(const formats::Layer& layer) {
+    if (layer.full_precision)
+      return "full_precision_matrix_mult in the marker: rows decoded, activation kept in float";
+    if (layer.columns > kernels::max_columns)
+      return fmt::format("{} columns could overflow int32 sums (limit {}): rows decoded",
+                         layer.columns, kernels::max_columns);
+    if (layer.part("weight_correction"))
+      return "its correction is no multiple of the row's scale: rows decoded, activation kept in "
+             "float";
+    return {};
+  }
+
+  // Why codes with relative scales cannot stay as narrow as they are stored; empty: they can.
+  static std::string widened_because(const formats::Layer& layer) {
+    const TensorInfo* relative = layer.part("weight_s_rel");
+    if (!relative) return {};
+    if (relative->dtype == DType::f32) return "relative scales in F32";
+    if (layer.scale_group % kernels::least_scale_group != 0)
+      return fmt::format("scale groups of {}", layer.scale_group);
+    return {};
+  }
+  static kernels::WeightCode code_to_hold(const formats::Layer& layer, kernels::WeightCode stored) {
+    return widened_because(layer).empty() ? stored : kernels::WeightCode::int8;
   }
 
   void use_integers(const formats::Layer& layer, const IntegerMethod& method, LayerPlan& plan,
@@ -159,14 +192,11 @@ class Planner {
     }
     plan.method = activation == Activation::int8 ? method.for_int8 : method.for_int4;
     if (layer.rotate_group) plan.reason += fmt::format("; ConvRot group {}", layer.rotate_group);
+    if (const std::string why = widened_because(layer); !why.empty())
+      plan.reason += fmt::format("; weights held as int8: {}", why);
   }
 
-  std::string decode_reason(const formats::Layer& layer, bool has_integer_method) const {
-    if (has_integer_method && layer.full_precision)
-      return "full_precision_matrix_mult in the marker: rows decoded, activation kept in float";
-    if (has_integer_method)
-      return fmt::format("{} columns could overflow int32 sums (limit {}): rows decoded",
-                         layer.columns, kernels::max_columns);
+  static std::string decode_reason(const formats::Layer& layer) {
     if (layer.format->folder == "plain") return "plain weights, widened to float as needed";
     std::string reason =
         fmt::format("no integer kernel for {}: rows decoded as needed, activation kept in float",
@@ -182,7 +212,8 @@ class Planner {
     const TensorInfo* bias = layer.part("bias");
     const std::uint64_t bias_values = bias ? rows : 0;
     if (chosen.linear)
-      return chosen.linear->packed_bytes(rows, columns) + 4 * rows + 4 * bias_values;
+      return chosen.linear->packed_bytes(rows, columns, layer.scale_group) +
+             kernels::table_bytes(chosen.linear->code) + 4 * rows + 4 * bias_values;
     return layer.format->size(layer, rows, columns) +
            (bias ? bias_values * dtype_bits(bias->dtype) / 8 : 0);
   }
@@ -274,13 +305,15 @@ FormatMethods methods_of(std::string_view format) {
   std::string methods(method_name(method->for_int8));
   if (method->for_int4 != method->for_int8)
     methods = fmt::format("{}, {}", method_name(method->for_int4), methods);
-  return {methods, kernel_names(method->kernels())};
+  return {methods, kernel_names(kernels::linear_kernels(method->code))};
 }
 
 double tolerance_of(const formats::Format& format, Method method) {
   switch (method) {
     case Method::int8:
     case Method::w4a4_int8:
+    case Method::w4a8:
+    case Method::w6a8:
       return formats::find_format("int8_tensorwise")->tolerance.relative_l2;
     case Method::w4a4_int4:
       return format.tolerance.relative_l2;

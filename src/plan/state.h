@@ -14,6 +14,8 @@ namespace parfait::plan {
 // The kernels of a layer: linear and quantize where an integer method was chosen, decode for
 // decode_rows.
 struct Chosen {
+  kernels::WeightCode stored = {};  // of the weight in the file; where linear has another, codes
+                                    // are widened to it at load
   const kernels::LinearKernel* linear = nullptr;
   const kernels::QuantizeKernel* quantize = nullptr;
   const kernels::FloatKernel* decode = nullptr;

@@ -1,9 +1,12 @@
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "base/checked.h"
 #include "base/floats.h"
 #include "base/result.h"
 #include "base/text.h"
+#include "kernels/linear/widen.h"
 #include "runtime/model.h"
 
 namespace parfait::runtime {
@@ -105,7 +108,7 @@ class Loader {
     PARFAIT_TRY(formats::LayerData data, formats::read_layer(*checkpoint_.index, layer));
     loaded.pre_quant_scale = to_floats(data, "pre_quant_scale");
     if (loaded.kernels.linear) {
-      pack(data, loaded);
+      PARFAIT_CHECK_OK(pack(data, loaded));
       for (const formats::Part& part : layer.parts) checkpoint_.index->drop(*part.tensor);
     } else {
       loaded.bias = to_floats(data, "bias");
@@ -114,28 +117,95 @@ class Loader {
     return loaded;
   }
 
-  void pack(const formats::LayerData& data, LoadedLayer& loaded) {
+  Result<Done> pack(const formats::LayerData& data, LoadedLayer& loaded) {
     const formats::Layer& layer = *data.layer;
     const kernels::LinearKernel& kernel = *loaded.kernels.linear;
+    const kernels::WeightCode stored = loaded.kernels.stored;
     kernels::PackedWeight& packed = loaded.packed;
     packed.rows = layer.rows;
     packed.columns = layer.columns;
     packed.rotate_group = layer.rotate_group;
-    packed.scales = to_floats(data, "weight_scale");
+    packed.scale_group = layer.scale_group;
+    packed.scales =
+        to_floats(data, kernels::level_count(stored) ? "weight_s_channel" : "weight_scale");
     if (packed.scales.size() == 1) packed.scales.resize(layer.rows, packed.scales[0]);
     packed.bias = to_floats(data, "bias");
-    packed.codes = kernels::AlignedBytes(kernel.packed_bytes(layer.rows, layer.columns));
-    const std::byte* codes = data.part("weight").data();
-    const Int8Weight int8{codes, nullptr, layer.rows, layer.columns, 0};
-    const Int4Weight int4{codes, nullptr, layer.rows, layer.columns};
+    packed.codes =
+        kernels::AlignedBytes(kernel.packed_bytes(layer.rows, layer.columns, layer.scale_group));
+    PARFAIT_TRY(const std::vector<float> levels, levels_of(data, stored));
+    if (kernels::level_count(kernel.code))
+      packed.tables = kernels::widening_tables(levels, kernel.table_bits);
+    const kernels::WeightView view{data.part("weight").data(), data.part("weight_s_rel").data(),
+                                   layer.rows, layer.columns, layer.scale_group};
     const std::uint64_t piece = round_up(256, kernel.row_tile);
-    pool_.run(ceil_div(layer.rows, piece), [&](std::uint64_t p, unsigned) {
+    std::vector<std::vector<std::byte>> widened(kernel.code == stored ? 0 : pool_.count());
+    for (auto& rows : widened) rows.resize(piece * layer.columns);
+    pool_.run(ceil_div(layer.rows, piece), [&](std::uint64_t p, unsigned thread) {
       const std::uint64_t n0 = p * piece, n1 = std::min(n0 + piece, layer.rows);
-      if (kernel.pack_int8)
-        kernel.pack_int8(int8, n0, n1, packed.codes.data());
-      else
-        kernel.pack_int4(int4, n0, n1, packed.codes.data());
+      if (kernel.code == stored) {
+        kernel.pack(view, n0, n1, packed.codes.data());
+      } else {
+        std::byte* rows = widened[thread].data();
+        widen_rows(data, stored, levels, n0, n1, rows);
+        // Panels of int8 follow each other, so these rows are packed as a weight of their own.
+        kernel.pack({rows, nullptr, n1 - n0, layer.columns, 0}, 0, n1 - n0,
+                    packed.codes.data() + kernel.packed_bytes(n0, layer.columns, 0));
+      }
+      if (!levels.empty()) poison_rows(data, n0, n1, packed);
     });
+    return Done{};
+  }
+
+  // The levels that codes with relative scales stand for; none for other codes.
+  static Result<std::vector<float>> levels_of(const formats::LayerData& data,
+                                              kernels::WeightCode stored) {
+    std::vector<float> levels = to_floats(data, "weight_codebook");
+    for (std::size_t i = 0; i < levels.size(); ++i)
+      if (!std::isfinite(levels[i]))
+        return make_error(ErrorCode::data_not_finite, "layer {}: weight_codebook[{}] is {}",
+                          printable(data.layer->name), i, levels[i]);
+    const std::uint64_t count = kernels::level_count(stored);
+    if (levels.empty())
+      for (std::uint64_t code = 0; code < count; ++code)
+        levels.push_back(static_cast<float>(code) - static_cast<float>(count / 2));
+    return levels;
+  }
+
+  // Rows of codes with relative scales, as int8.
+  static void widen_rows(const formats::LayerData& data, kernels::WeightCode stored,
+                         std::span<const float> levels, std::uint64_t n0, std::uint64_t n1,
+                         std::byte* out) {
+    const formats::Layer& layer = *data.layer;
+    const std::uint64_t columns = layer.columns, groups = columns / layer.scale_group;
+    const DType dtype = relative_dtype(layer);
+    const std::byte* relative = data.part("weight_s_rel").data();
+    for (std::uint64_t n = n0; n < n1; ++n) {
+      const std::byte* row = data.part("weight").data() + n * kernels::row_bytes(stored, columns);
+      for (std::uint64_t k = 0; k < columns; ++k) {
+        const float scale = load_float(dtype, relative, n * groups + k / layer.scale_group);
+        const float level = levels[kernels::weight_code(stored, row, columns, k)];
+        *out++ = static_cast<std::byte>(kernels::widened(level, scale));
+      }
+    }
+  }
+
+  static DType relative_dtype(const formats::Layer& layer) {
+    const DType dtype = layer.part("weight_s_rel")->dtype;
+    return dtype == DType::u8 ? DType::f8_e4m3 : dtype;
+  }
+
+  // A row with a relative scale of NaN has no values: its outputs are NaN.
+  static void poison_rows(const formats::LayerData& data, std::uint64_t n0, std::uint64_t n1,
+                          kernels::PackedWeight& packed) {
+    const formats::Layer& layer = *data.layer;
+    const std::uint64_t groups = layer.columns / layer.scale_group;
+    const DType dtype = relative_dtype(layer);
+    const std::byte* relative = data.part("weight_s_rel").data();
+    for (std::uint64_t n = n0; n < n1; ++n)
+      for (std::uint64_t i = n * groups; i < (n + 1) * groups; ++i)
+        if (dtype == DType::f8_e4m3 ? (relative[i] & std::byte{0x7f}) == std::byte{0x7f}
+                                    : std::isnan(load_float(dtype, relative, i)))
+          packed.scales[n] = std::numeric_limits<float>::quiet_NaN();
   }
 
   const plan::State& state_;

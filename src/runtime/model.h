@@ -44,19 +44,30 @@ Result<std::shared_ptr<const Model>> load(const Plan& plan, const LoadOptions& o
 struct Session {
   Session(std::shared_ptr<const Model> m, unsigned threads) : model(std::move(m)), pool(threads) {}
 
-  Result<Done> linear(std::string_view name, const ConstMatrix& x, const Matrix& y);
+  Result<Done> linear(std::span<const LinearTarget> targets, const ConstMatrix& x);
+  Result<Done> linear(std::string_view name, const ConstMatrix& x, const Matrix& y) {
+    const LinearTarget one{name, y};
+    return linear({&one, 1}, x);
+  }
   Result<Done> lookup(std::string_view name, std::span<const std::int64_t> ids, const Matrix& y);
 
  private:
-  void run_integer(const LoadedLayer& layer, const ConstMatrix& x, const Matrix& y);
+  struct Call {
+    const LoadedLayer* layer;
+    Matrix y;
+  };
+  void run_integers(std::span<const Call> calls, const ConstMatrix& x);
+  void quantize(const LoadedLayer& layer, const ConstMatrix& x);
   void run_decoded(const LoadedLayer& layer, const ConstMatrix& x, const Matrix& y);
   void reserve_tiles(std::uint64_t values);
+  void reserve_bytes(std::uint64_t bytes);
 
   std::shared_ptr<const Model> model;
   Threads pool;
   kernels::QuantizedRows quantized;
-  std::vector<float> input;                   // the activation as floats
-  std::vector<std::vector<float>> row_tiles;  // decoded rows, by thread
+  std::vector<float> input;                    // the activation as floats
+  std::vector<std::vector<float>> row_tiles;   // decoded rows, by thread
+  std::vector<kernels::AlignedBytes> scratch;  // of the integer kernels, by thread
 };
 
 }  // namespace parfait::runtime

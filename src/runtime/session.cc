@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <utility>
 
 #include "base/bytes.h"
 #include "base/checked.h"
@@ -38,6 +40,13 @@ Result<const LoadedLayer*> find_layer(const Model& model, std::string_view name)
   return make_error(ErrorCode::layer_not_found, "no layer is named {}", printable(name));
 }
 
+// What of x a layer's kernel reads.
+enum class CodesWanted { none, int4, int8 };
+CodesWanted codes_wanted(const LoadedLayer& layer) {
+  if (!layer.kernels.linear) return CodesWanted::none;
+  return layer.plan->method == Method::w4a4_int4 ? CodesWanted::int4 : CodesWanted::int8;
+}
+
 // Row m of x, as floats.
 void widen_row(const ConstMatrix& x, std::uint64_t m, float* out) {
   const std::uint64_t size = dtype_bits(x.dtype) / 8;
@@ -58,44 +67,86 @@ void widen_row(const ConstMatrix& x, std::uint64_t m, float* out) {
 
 }  // namespace
 
-Result<Done> Session::linear(std::string_view name, const ConstMatrix& x, const Matrix& y) {
-  PARFAIT_TRY(const LoadedLayer* layer, find_layer(*model, name));
-  const LayerPlan& plan = *layer->plan;
-  if (plan.method == Method::lookup || plan.method == Method::decode_only)
-    return make_error(ErrorCode::run_kind,
-                      "layer {}: is of kind {}, which is not run as a linear layer",
-                      printable(name), layer_kind_name(plan.kind));
-  PARFAIT_CHECK_OK(
-      check_matrix(name, "x", x.dtype, x.rows, x.columns, x.stride, x.rows, plan.columns));
-  PARFAIT_CHECK_OK(
-      check_matrix(name, "y", y.dtype, y.rows, y.columns, y.stride, x.rows, plan.rows));
+Result<Done> Session::linear(std::span<const LinearTarget> targets, const ConstMatrix& x) {
+  std::vector<Call> calls;
+  for (const LinearTarget& target : targets) {
+    PARFAIT_TRY(const LoadedLayer* layer, find_layer(*model, target.layer));
+    const LayerPlan& plan = *layer->plan;
+    if (plan.method == Method::lookup || plan.method == Method::decode_only)
+      return make_error(ErrorCode::run_kind,
+                        "layer {}: is of kind {}, which is not run as a linear layer",
+                        printable(target.layer), layer_kind_name(plan.kind));
+    const Matrix& y = target.y;
+    PARFAIT_CHECK_OK(check_matrix(target.layer, "x", x.dtype, x.rows, x.columns, x.stride, x.rows,
+                                  plan.columns));
+    PARFAIT_CHECK_OK(
+        check_matrix(target.layer, "y", y.dtype, y.rows, y.columns, y.stride, x.rows, plan.rows));
+    calls.push_back({layer, y});
+  }
   if (x.rows == 0) return Done{};
-  if (layer->kernels.linear)
-    run_integer(*layer, x, y);
-  else
-    run_decoded(*layer, x, y);
+  // Layers that want the same codes of x stand together.
+  std::ranges::stable_sort(calls, std::less(), [](const Call& call) {
+    return std::pair(codes_wanted(*call.layer), call.layer->packed.rotate_group);
+  });
+  for (std::size_t first = 0; first < calls.size();) {
+    if (!calls[first].layer->kernels.linear) {
+      run_decoded(*calls[first].layer, x, calls[first].y);
+      ++first;
+      continue;
+    }
+    std::size_t end = first + 1;
+    while (end < calls.size() &&
+           codes_wanted(*calls[end].layer) == codes_wanted(*calls[first].layer) &&
+           calls[end].layer->packed.rotate_group == calls[first].layer->packed.rotate_group)
+      ++end;
+    run_integers(std::span(calls).subspan(first, end - first), x);
+    first = end;
+  }
   return Done{};
 }
 
-void Session::run_integer(const LoadedLayer& layer, const ConstMatrix& x, const Matrix& y) {
-  const kernels::LinearKernel& kernel = *layer.kernels.linear;
-  const kernels::PackedWeight& w = layer.packed;
+void Session::quantize(const LoadedLayer& layer, const ConstMatrix& x) {
   const Activation mode =
-      layer.plan->method == Method::w4a4_int4 ? Activation::int4 : Activation::int8;
+      codes_wanted(layer) == CodesWanted::int4 ? Activation::int4 : Activation::int8;
   quantized.resize(x.rows, x.columns);
-  const std::uint64_t quantize_rows = x.rows >= 64 ? 16 : ceil_div(x.rows, 4);
-  pool.run(ceil_div(x.rows, quantize_rows), [&](std::uint64_t piece, unsigned) {
-    const std::uint64_t first = piece * quantize_rows;
-    layer.kernels.quantize->run(x, first, std::min(first + quantize_rows, x.rows), w.rotate_group,
-                                mode, quantized);
+  reserve_bytes(kernels::quantize_scratch(x.columns) * sizeof(float));
+  const std::uint64_t rows = x.rows >= 64 ? 16 : ceil_div(x.rows, 4);
+  pool.run(ceil_div(x.rows, rows), [&](std::uint64_t piece, unsigned thread) {
+    layer.kernels.quantize->run(x, piece * rows, std::min((piece + 1) * rows, x.rows),
+                                layer.packed.rotate_group, mode, quantized,
+                                reinterpret_cast<float*>(scratch[thread].data()));
   });
-  // Pieces of the output: some rows of W stay in the cache while rows of x pass by.
-  const std::uint64_t n_step = round_up(64, kernel.row_tile), m_step = 384;
-  const std::uint64_t n_pieces = ceil_div(w.rows, n_step), m_pieces = ceil_div(x.rows, m_step);
-  pool.run(n_pieces * m_pieces, [&](std::uint64_t piece, unsigned) {
-    const std::uint64_t n0 = piece % n_pieces * n_step, m0 = piece / n_pieces * m_step;
-    kernel.multiply(w, quantized, m0, std::min(m0 + m_step, x.rows), n0,
-                    std::min(n0 + n_step, w.rows), y);
+}
+
+// Layers that want the same codes of x. A piece of work is some rows of one weight, which stay in
+// the cache while rows of x pass by, and at most m_step rows of x; weights that are widened on the
+// way meet all rows of x at once.
+void Session::run_integers(std::span<const Call> calls, const ConstMatrix& x) {
+  quantize(*calls.front().layer, x);
+  struct Pieces {
+    std::uint64_t first, n_pieces, n_step, m_step;
+  };
+  std::vector<Pieces> pieces;
+  std::uint64_t count = 0;
+  for (const Call& call : calls) {
+    const kernels::LinearKernel& kernel = *call.layer->kernels.linear;
+    const std::uint64_t bytes = kernel.scratch_bytes(x.columns);
+    reserve_bytes(bytes);
+    Pieces one{count, 0, round_up(64, kernel.row_tile), bytes != 0 ? x.rows : 384};
+    one.n_pieces = ceil_div(call.layer->packed.rows, one.n_step);
+    count += one.n_pieces * ceil_div(x.rows, one.m_step);
+    pieces.push_back(one);
+  }
+  pool.run(count, [&](std::uint64_t piece, unsigned thread) {
+    std::size_t which = 0;
+    while (which + 1 < pieces.size() && pieces[which + 1].first <= piece) ++which;
+    const Pieces& p = pieces[which];
+    const kernels::PackedWeight& w = calls[which].layer->packed;
+    const std::uint64_t n0 = (piece - p.first) % p.n_pieces * p.n_step,
+                        m0 = (piece - p.first) / p.n_pieces * p.m_step;
+    calls[which].layer->kernels.linear->multiply(w, quantized, m0, std::min(m0 + p.m_step, x.rows),
+                                                 n0, std::min(n0 + p.n_step, w.rows),
+                                                 calls[which].y, scratch[thread].data());
   });
 }
 
@@ -123,6 +174,12 @@ void Session::run_decoded(const LoadedLayer& layer, const ConstMatrix& x, const 
     layer.kernels.decode->multiply(input.data(), columns, 0, x.rows, decoded.data(), n0, n1,
                                    columns, bias, y);
   });
+}
+
+void Session::reserve_bytes(std::uint64_t bytes) {
+  scratch.resize(pool.count());
+  for (kernels::AlignedBytes& one : scratch)
+    if (one.size() < bytes) one = kernels::AlignedBytes(bytes);
 }
 
 // Before the threads start: work that they share must not fail, and memory can.

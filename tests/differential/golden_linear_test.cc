@@ -241,8 +241,12 @@ void expect_mixed_file_runs(const std::vector<std::string>& names) {
   EXPECT_EQ(plan->find("blocks.0.mlp.fc1")->method, Method::int8);
   for (const LayerPlan& layer : plan->layers()) {
     const formats::Format& format = *formats::find_format(layer.format);
-    if (format.name != "int8_tensorwise" && format.name != "convrot_w4a4") {
-      EXPECT_EQ(layer.method, Method::decode_rows) << layer.name;
+    const Method method = format.name == "int8_tensorwise"  ? Method::int8
+                          : format.name == "asym_w4a8_int8" ? Method::w4a8
+                          : format.name == "w6a8_int8"      ? Method::w6a8
+                                                            : Method::decode_rows;
+    if (format.name != "convrot_w4a4") {
+      EXPECT_EQ(layer.method, method) << layer.name;
     }
     const bool of_pair = layer.name.starts_with("blocks.0.");
     const std::string golden =

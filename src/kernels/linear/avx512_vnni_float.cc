@@ -55,7 +55,7 @@ void tile(const Product& product, std::uint64_t m, std::uint64_t n) {
       const __m512 in = _mm512_loadu_ps(x + static_cast<std::uint64_t>(i) * product.ldx + k);
 #pragma GCC unroll 4
       for (int j = 0; j < outputs; ++j)
-        partial[i][j] = _mm512_add_ps(partial[i][j], _mm512_mul_ps(in, weights[j]));
+        partial[i][j] = _mm512_fmadd_ps(in, weights[j], partial[i][j]);
     }
   }
   if (k < K) {  // lanes past the end add 0, which changes no sum that began at 0
@@ -68,7 +68,7 @@ void tile(const Product& product, std::uint64_t m, std::uint64_t n) {
       for (int j = 0; j < outputs; ++j) {
         const __m512 weights =
             _mm512_maskz_loadu_ps(mask, w + static_cast<std::uint64_t>(j) * K + k);
-        partial[i][j] = _mm512_add_ps(partial[i][j], _mm512_mul_ps(in, weights));
+        partial[i][j] = _mm512_fmadd_ps(in, weights, partial[i][j]);
       }
     }
   }

@@ -6,12 +6,11 @@
 // exactly, since int32 arithmetic wraps. The activation is the signed operand: four codes of a row,
 // broadcast.
 //
-// Packed weights are panels of 32 rows. A panel is a run of steps of 4 columns; a step is 32 rows
-// × 4 bytes, two vectors. int8: columns are rounded up to a block of 16. int4: two steps share
-// their bytes, the first in the low nibbles. A panel of the widest real layer (K = 14,336) is
-// 0.46 MB in int8 and stays in the second-level cache while rows of x pass by. The register tile is
-// 12 rows of x by one panel: 24 sums, 2 weights, 1 activation.
+// A panel of the widest real layer (K = 14,336) is 0.46 MB in int8 and stays in the second-level
+// cache while rows of x pass by. The register tile is 12 rows of x by one panel: 24 sums, 2
+// weights, 1 activation.
 
+#include "kernels/linear/panel.h"
 #include "kernels/linear/variants.h"
 
 #if defined(__x86_64__)
@@ -19,6 +18,7 @@
 #include <cstring>
 
 #include "kernels/linear/avx512_vnni.h"
+#include "kernels/linear/widen.h"
 
 // clang-format off: the region starts behind all headers
 #include "kernels/avx512_vnni_begin.inc"
@@ -27,77 +27,8 @@
 namespace parfait::kernels {
 namespace {
 
-using avx512::lanes;
-
-constexpr std::uint64_t panel_rows = 32;
-constexpr std::uint64_t block = 16;                   // columns, 4 steps: the unit of the main loop
-constexpr std::uint64_t step_bytes = panel_rows * 4;  // of one vector pair
-constexpr int vectors = 2;                            // that hold one column of a panel's sums
-constexpr int tile_rows = 12;
-
-constexpr std::uint64_t up(std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b * b; }
-constexpr std::uint64_t least(std::uint64_t a, std::uint64_t b) { return a < b ? a : b; }
-
-// --- Packing ---
-
-std::uint64_t packed_int8(std::uint64_t rows, std::uint64_t columns) {
-  return up(rows, panel_rows) * up(columns, block);
-}
-std::uint64_t packed_int4(std::uint64_t rows, std::uint64_t columns) {
-  return up(rows, panel_rows) * (columns / 2);
-}
-
-// Calls pack(row, panel, from, to) for pieces of rows, so that few lines of the panel are written
-// at a time. from and to count 4-byte units of a packed row.
-template <class Pack>
-void pack_panels(std::uint64_t n0, std::uint64_t n1, std::uint64_t units, std::byte* out,
-                 Pack pack) {
-  constexpr std::uint64_t piece = 16;
-  for (std::uint64_t first = n0; first < n1; first += panel_rows)
-    for (std::uint64_t unit = 0; unit < units; unit += piece)
-      for (std::uint64_t n = first; n < least(first + panel_rows, n1); ++n)
-        pack(n, out + first * units * 4 + (n - first) * 4, unit, least(unit + piece, units));
-}
-
-void pack_int8(const Int8Weight& w, std::uint64_t n0, std::uint64_t n1, std::byte* out) {
-  const std::uint64_t whole = w.columns / 4, units = up(w.columns, block) / 4;
-  pack_panels(n0, n1, units, out,
-              [&](std::uint64_t n, std::byte* to, std::uint64_t unit, std::uint64_t end) {
-                const std::byte* row = w.codes + n * Int8Weight::row_bytes(w.columns);
-                for (; unit < end; ++unit) {
-                  std::uint32_t four = 0;
-                  if (unit < whole)
-                    std::memcpy(&four, row + unit * 4, 4);
-                  else if (unit == whole)
-                    std::memcpy(&four, row + unit * 4, w.columns % 4);
-                  four ^= 0x80808080u;
-                  std::memcpy(to + unit * step_bytes, &four, 4);
-                }
-              });
-}
-
-// Four nibbles, one to a byte.
-inline std::uint32_t spread(std::uint32_t nibbles) {
-  nibbles = (nibbles | nibbles << 8) & 0x00ff00ffu;
-  return (nibbles | nibbles << 4) & 0x0f0f0f0fu;
-}
-
-void pack_int4(const Int4Weight& w, std::uint64_t n0, std::uint64_t n1, std::byte* out) {
-  pack_panels(n0, n1, w.columns / 8, out,
-              [&](std::uint64_t n, std::byte* to, std::uint64_t unit, std::uint64_t end) {
-                const std::byte* row = w.codes + n * Int4Weight::row_bytes(w.columns);
-                for (; unit < end; ++unit) {
-                  // Bytes hold columns (0,1) (2,3) (4,5) (6,7); wanted are (0,4) (1,5) (2,6) (3,7).
-                  std::uint32_t eight;
-                  std::memcpy(&eight, row + unit * 4, 4);
-                  const std::uint32_t codes = spread(eight & 0xffffu) | spread(eight >> 16) << 4;
-                  const std::uint32_t raised = codes ^ 0x88888888u;
-                  std::memcpy(to + unit * step_bytes, &raised, 4);
-                }
-              });
-}
-
-// --- Multiplication ---
+constexpr unsigned lanes = 16;
+constexpr int tile_rows = 12, most_sums = 24;
 
 struct Product {
   const PackedWeight& w;
@@ -105,39 +36,41 @@ struct Product {
   const Matrix& y;
 };
 
-struct Int8Codes {
-  static constexpr std::uint32_t offset = 128;
-  static constexpr std::uint64_t block_bytes = 4 * step_bytes;
-  static __m512i load(const std::byte* panel, int step, int vector) {
-    return _mm512_load_si512(panel + step * static_cast<int>(step_bytes) + vector * 64);
-  }
-};
+using Sums = __m512i;
+using Codes = __m512i;
 
-struct Int4Codes {
-  static constexpr std::uint32_t offset = 8;
-  static constexpr std::uint64_t block_bytes = 2 * step_bytes;
-  static __m512i load(const std::byte* panel, int step, int vector) {
-    const __m512i both =
-        _mm512_load_si512(panel + step / 2 * static_cast<int>(step_bytes) + vector * 64);
-    return _mm512_and_si512(step % 2 ? _mm512_srli_epi16(both, 4) : both, _mm512_set1_epi8(15));
-  }
-};
+inline Sums zero_sums() { return _mm512_setzero_si512(); }
+inline Sums join(Sums a, Sums b) { return _mm512_add_epi32(a, b); }
 
-// Four codes of a row in every lane.
-inline __m512i broadcast(const std::byte* codes) {
+inline Codes broadcast(const std::byte* codes) {
   std::int32_t four;
   std::memcpy(&four, codes, 4);
   return _mm512_set1_epi32(four);
 }
 
-// sums += w · c. In assembly, because GCC 12 copies the sums of the intrinsic to and fro.
-inline void add_product(__m512i& sums, __m512i w, __m512i c) {
-  __asm__("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(w), "v"(c));
+struct Int8Weights {
+  static constexpr std::uint32_t offset = 128;
+  __m512i codes;
+  static Int8Weights load(const std::byte* at) { return {_mm512_load_si512(at)}; }
+};
+
+struct Int4Weights {
+  static constexpr std::uint32_t offset = 8;
+  __m512i codes;
+  static Int4Weights load(const std::byte* at, int step) {
+    const __m512i both = _mm512_load_si512(at);
+    return {_mm512_and_si512(step ? _mm512_srli_epi16(both, 4) : both, _mm512_set1_epi8(15))};
+  }
+};
+
+// In assembly, because GCC 12 copies the sums of the intrinsic to and fro.
+template <class Weights>
+inline void add_product(Sums& sums, const Weights& w, Codes c) {
+  __asm__("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(w.codes), "v"(c));
 }
 
-// Scales, bias and rounding of sixteen sums.
 inline void finish(const Product& p, std::uint64_t m, std::uint64_t n, std::uint64_t count,
-                   std::uint32_t offset, __m512i sums) {
+                   std::uint32_t offset, Sums sums) {
   const __mmask16 mask = avx512::tail_mask(count);
   const auto correction = static_cast<int>(offset * static_cast<std::uint32_t>(p.x.sums[m]));
   const __m512 a = _mm512_cvtepi32_ps(_mm512_sub_epi32(sums, _mm512_set1_epi32(correction)));
@@ -148,84 +81,134 @@ inline void finish(const Product& p, std::uint64_t m, std::uint64_t n, std::uint
   avx512::store16(p.y.dtype, static_cast<std::byte*>(p.y.data), m * p.y.stride + n, mask, value);
 }
 
-// y[m .. m + rows, n .. n1) of one panel. Few rows get several sets of sums, over steps modulo
-// their number, so that enough sums are on their way at once.
-template <class Codes, int rows>
-void tile(const Product& p, std::uint64_t m, std::uint64_t n, std::uint64_t n1) {
-  constexpr int sets = rows <= 3 ? 4 : rows <= 6 ? 2 : 1;
-  const std::uint64_t blocks = (p.w.columns + block - 1) / block, stride = p.x.stride;
-  const std::byte* panel = p.w.codes.data() + n / panel_rows * blocks * Codes::block_bytes;
-  // Every third row has its own pointer; the others are reached from it.
-  const std::byte* codes[(rows + 2) / 3];
-  for (int i = 0; i < rows; i += 3)
-    codes[i / 3] = p.x.codes.data() + (m + static_cast<std::uint64_t>(i)) * stride;
-  __m512i sums[sets][rows][vectors];
-#pragma GCC unroll 4
-  for (int s = 0; s < sets; ++s)
-#pragma GCC unroll 12
-    for (int i = 0; i < rows; ++i)
-#pragma GCC unroll 2
-      for (int v = 0; v < vectors; ++v) sums[s][i][v] = _mm512_setzero_si512();
+// --- Widening ---
 
-  for (std::uint64_t b = 0; b < blocks; ++b) {
+inline __m128i table_entry(const std::byte* tables, std::uint64_t scale) {
+  return _mm_load_si128(reinterpret_cast<const __m128i*>(tables + scale * 16));
+}
+
+// Entries of 16 bytes of four rows' tables, one in each 128-bit piece.
+inline __m512i gather_tables(const std::byte* tables, const std::uint8_t* scales) {
+  __m512i four = _mm512_castsi128_si512(table_entry(tables, scales[0]));
+  four = _mm512_mask_broadcast_i32x4(four, 0x00f0, table_entry(tables, scales[1]));
+  four = _mm512_mask_broadcast_i32x4(four, 0x0f00, table_entry(tables, scales[2]));
+  return _mm512_mask_broadcast_i32x4(four, 0xf000, table_entry(tables, scales[3]));
+}
+
+// Four vectors with rows 4L + t of 16 columns in piece L, to the vectors of four steps.
+inline void store_steps(const __m512i (&rows)[4], std::byte* out) {
+  const __m512i u0 = _mm512_unpacklo_epi32(rows[0], rows[1]),
+                u1 = _mm512_unpackhi_epi32(rows[0], rows[1]),
+                u2 = _mm512_unpacklo_epi32(rows[2], rows[3]),
+                u3 = _mm512_unpackhi_epi32(rows[2], rows[3]);
+  _mm512_store_si512(out, _mm512_unpacklo_epi64(u0, u2));
+  _mm512_store_si512(out + 128, _mm512_unpackhi_epi64(u0, u2));
+  _mm512_store_si512(out + 256, _mm512_unpacklo_epi64(u1, u3));
+  _mm512_store_si512(out + 384, _mm512_unpackhi_epi64(u1, u3));
+}
+
+void widen_w4a8(const PackedWeight& w, const std::byte* panel, std::byte* out) {
+  const std::uint64_t blocks = w.columns / 16, in_group = w.scale_group / 16;
+  const auto* scales = reinterpret_cast<const std::uint8_t*>(panel + blocks * 256);
+  const __m512i low = _mm512_set1_epi8(15);
+  for (std::uint64_t b = 0; b < blocks; scales += 32) {
+    __m512i tables[2][4];
+#pragma GCC unroll 2
+    for (int v = 0; v < 2; ++v)
 #pragma GCC unroll 4
-    for (int step = 0; step < 4; ++step) {
-      const __m512i w0 = Codes::load(panel, step, 0), w1 = Codes::load(panel, step, 1);
-#pragma GCC unroll 12
-      for (int i = 0; i < rows; ++i) {
-        const __m512i c =
-            broadcast(codes[i / 3] + static_cast<std::uint64_t>(i % 3) * stride + step * 4);
-        add_product(sums[step % sets][i][0], w0, c);
-        add_product(sums[step % sets][i][1], w1, c);
+      for (int t = 0; t < 4; ++t)
+        tables[v][t] = gather_tables(w.tables.data(), scales + v * 16 + t * 4);
+    for (const std::uint64_t end = b + in_group; b < end; ++b, panel += 256, out += 512) {
+      __m512i first[4], second[4];
+#pragma GCC unroll 4
+      for (int t = 0; t < 4; ++t) {
+        const __m512i both = _mm512_load_si512(panel + t * 64);
+        first[t] = _mm512_shuffle_epi8(tables[0][t], _mm512_and_si512(both, low));
+        second[t] =
+            _mm512_shuffle_epi8(tables[1][t], _mm512_and_si512(_mm512_srli_epi16(both, 4), low));
+      }
+      store_steps(first, out);
+      store_steps(second, out + 64);
+    }
+  }
+}
+
+// The tables of four rows, 64 bytes each: entry j holds codes 16j .. 16j + 15 of all four rows.
+inline void gather_wide_tables(const std::byte* tables, const std::uint8_t* scales,
+                               __m512i (&entries)[4]) {
+  const __m512i a = _mm512_load_si512(tables + scales[0] * 64),
+                b = _mm512_load_si512(tables + scales[1] * 64),
+                c = _mm512_load_si512(tables + scales[2] * 64),
+                d = _mm512_load_si512(tables + scales[3] * 64);
+  const __m512i ab_low = _mm512_shuffle_i64x2(a, b, 0x44),
+                ab_high = _mm512_shuffle_i64x2(a, b, 0xee),
+                cd_low = _mm512_shuffle_i64x2(c, d, 0x44),
+                cd_high = _mm512_shuffle_i64x2(c, d, 0xee);
+  entries[0] = _mm512_shuffle_i64x2(ab_low, cd_low, 0x88);
+  entries[1] = _mm512_shuffle_i64x2(ab_low, cd_low, 0xdd);
+  entries[2] = _mm512_shuffle_i64x2(ab_high, cd_high, 0x88);
+  entries[3] = _mm512_shuffle_i64x2(ab_high, cd_high, 0xdd);
+}
+
+// A shuffle gives 0 where an index has its top bit set, so each quarter of the table is looked up
+// with indices that have it wherever the code lies in another quarter.
+inline __m512i look_up(const __m512i (&entries)[4], __m512i codes) {
+  const __m512i limit = _mm512_set1_epi8(0x70);
+  __m512i found = _mm512_shuffle_epi8(entries[0], _mm512_adds_epu8(codes, limit));
+#pragma GCC unroll 3
+  for (int j = 1; j < 4; ++j) {
+    const __m512i quarter = _mm512_xor_si512(codes, _mm512_set1_epi8(static_cast<char>(j << 4)));
+    found =
+        _mm512_or_si512(found, _mm512_shuffle_epi8(entries[j], _mm512_adds_epu8(quarter, limit)));
+  }
+  return found;
+}
+
+void widen_w6a8(const PackedWeight& w, const std::byte* panel, std::byte* out) {
+  const std::uint64_t blocks = w.columns / 16, in_group = w.scale_group / 16;
+  const auto* scales = reinterpret_cast<const std::uint8_t*>(panel + blocks * 384);
+  const __m512i low = _mm512_set1_epi8(15), pair = _mm512_set1_epi8(0x30);
+  for (std::uint64_t g = 0; g < blocks / in_group; ++g, scales += 32) {
+    const std::byte* in_first = panel + g * in_group * 384;
+    std::byte* out_first = out + g * in_group * 512;
+#pragma GCC unroll 2
+    for (int v = 0; v < 2; ++v) {
+      __m512i entries[4][4];
+#pragma GCC unroll 4
+      for (int t = 0; t < 4; ++t)
+        gather_wide_tables(w.tables.data(), scales + v * 16 + t * 4, entries[t]);
+      const std::byte* in = in_first;
+      std::byte* to = out_first + v * 64;
+      for (std::uint64_t b = 0; b < in_group; ++b, in += 384, to += 512) {
+        const __m512i high = _mm512_load_si512(in + 256 + v * 64);
+        __m512i rows[4];
+#pragma GCC unroll 4
+        for (int t = 0; t < 4; ++t) {
+          const __m512i both = _mm512_load_si512(in + t * 64);
+          const __m512i nibbles = _mm512_and_si512(v ? _mm512_srli_epi16(both, 4) : both, low);
+          // Pair t of bits to bits 4 and 5.
+          const __m512i moved =
+              t < 2 ? _mm512_slli_epi16(high, 4 - 2 * t) : _mm512_srli_epi16(high, 2 * t - 4);
+          rows[t] = look_up(entries[t], _mm512_or_si512(nibbles, _mm512_and_si512(moved, pair)));
+        }
+        store_steps(rows, to);
       }
     }
-    panel += Codes::block_bytes;
-#pragma GCC unroll 4
-    for (auto& row : codes) row += block;
-  }
-
-#pragma GCC unroll 12
-  for (int i = 0; i < rows; ++i) {
-#pragma GCC unroll 2
-    for (int v = 0; v < vectors; ++v) {
-      __m512i sum = sums[0][i][v];
-#pragma GCC unroll 3
-      for (int s = 1; s < sets; ++s) sum = _mm512_add_epi32(sum, sums[s][i][v]);
-      const std::uint64_t at = n + static_cast<std::uint64_t>(v) * lanes;
-      if (at < n1) finish(p, m + static_cast<std::uint64_t>(i), at, n1 - at, Codes::offset, sum);
-    }
   }
 }
 
-template <class Codes>
-constexpr void (*tiles[tile_rows])(const Product&, std::uint64_t, std::uint64_t, std::uint64_t) = {
-    tile<Codes, 1>, tile<Codes, 2>,  tile<Codes, 3>,  tile<Codes, 4>,
-    tile<Codes, 5>, tile<Codes, 6>,  tile<Codes, 7>,  tile<Codes, 8>,
-    tile<Codes, 9>, tile<Codes, 10>, tile<Codes, 11>, tile<Codes, 12>};
-
-template <class Codes>
-void multiply(const PackedWeight& w, const QuantizedRows& x, std::uint64_t m0, std::uint64_t m1,
-              std::uint64_t n0, std::uint64_t n1, const Matrix& y) {
-  const Product product{w, x, y};
-  for (std::uint64_t n = n0; n < n1; n += panel_rows) {
-    // As few tiles as there can be, of about the same height.
-    std::uint64_t left = (m1 - m0 + tile_rows - 1) / tile_rows;
-    for (std::uint64_t m = m0; m < m1; --left) {
-      const std::uint64_t rows = (m1 - m + left - 1) / left;
-      tiles<Codes>[rows - 1](product, m, n, least(n + panel_rows, n1));
-      m += rows;
-    }
-  }
-}
+#include "kernels/linear/panel_multiply.inc"
 
 }  // namespace
 
-const LinearKernel int8_avx512_vnni = {"int8.avx512_vnni", Isa::avx512_vnni, panel_rows,
-                                       packed_int8,        pack_int8,        nullptr,
-                                       multiply<Int8Codes>};
-const LinearKernel int4_avx512_vnni = {"int4.avx512_vnni", Isa::avx512_vnni, panel_rows,
-                                       packed_int4,        nullptr,          pack_int4,
-                                       multiply<Int4Codes>};
+const LinearKernel int8_avx512_vnni =
+    linear_kernel<WeightCode::int8>("int8.avx512_vnni", Isa::avx512_vnni);
+const LinearKernel int4_avx512_vnni =
+    linear_kernel<WeightCode::int4>("int4.avx512_vnni", Isa::avx512_vnni);
+const LinearKernel w4a8_avx512_vnni =
+    linear_kernel<WeightCode::w4a8>("w4a8.avx512_vnni", Isa::avx512_vnni);
+const LinearKernel w6a8_avx512_vnni =
+    linear_kernel<WeightCode::w6a8>("w6a8.avx512_vnni", Isa::avx512_vnni);
 
 }  // namespace parfait::kernels
 

@@ -153,11 +153,9 @@ std::int32_t make_codes(const float* r, std::uint64_t K, float s_x, Activation m
 }
 
 void quantize(const ConstMatrix& x, std::uint64_t first, std::uint64_t last,
-              std::uint64_t rotate_group, Activation mode, QuantizedRows& out) {
+              std::uint64_t rotate_group, Activation mode, QuantizedRows& out, float* r) {
   const float largest = mode == Activation::int8 ? 127.0f : 7.0f;
   const std::uint64_t K = x.columns, whole = (K + lanes - 1) / lanes * lanes;
-  AlignedBytes scratch(whole * sizeof(float));
-  auto* r = reinterpret_cast<float*>(scratch.data());
   const auto* data = static_cast<const std::byte*>(x.data);
   for (std::uint64_t m = first; m < last; ++m) {
     const std::uint32_t bits = rotate(x.dtype, data, m * x.stride, K, rotate_group, r);

@@ -12,36 +12,44 @@ std::span<const QuantizeKernel> quantize_kernels() {
   static const QuantizeKernel list[] = {
 #if defined(__x86_64__)
     quantize_avx512_vnni,
+    quantize_avx2,
 #endif
     quantize_reference
   };
   return list;
 }
 
-std::span<const LinearKernel> int8_kernels() {
-  static const LinearKernel list[] = {
+std::span<const LinearKernel> linear_kernels(WeightCode code) {
 #if defined(__x86_64__)
-    int8_avx512_vnni,
+#define PARFAIT_VARIANTS(code) \
+  { code##_avx512_vnni, code##_avx_vnni, code##_avx2, code##_reference }
+#else
+#define PARFAIT_VARIANTS(code) \
+  { code##_reference }
 #endif
-    int8_reference
-  };
-  return list;
-}
-
-std::span<const LinearKernel> int4_kernels() {
-  static const LinearKernel list[] = {
-#if defined(__x86_64__)
-    int4_avx512_vnni,
-#endif
-    int4_reference
-  };
-  return list;
+  static const LinearKernel int8[] = PARFAIT_VARIANTS(int8);
+  static const LinearKernel int4[] = PARFAIT_VARIANTS(int4);
+  static const LinearKernel w4a8[] = PARFAIT_VARIANTS(w4a8);
+  static const LinearKernel w6a8[] = PARFAIT_VARIANTS(w6a8);
+#undef PARFAIT_VARIANTS
+  switch (code) {
+    case WeightCode::int8:
+      return int8;
+    case WeightCode::int4:
+      return int4;
+    case WeightCode::w4a8:
+      return w4a8;
+    case WeightCode::w6a8:
+      return w6a8;
+  }
+  return {};
 }
 
 std::span<const FloatKernel> float_kernels() {
   static const FloatKernel list[] = {
 #if defined(__x86_64__)
     float_avx512_vnni,
+    float_avx2,
 #endif
     float_reference
   };
@@ -59,13 +67,15 @@ AlignedBytes::AlignedBytes(std::size_t size)
 void AlignedBytes::Free::operator()(std::byte* p) const { ::operator delete[](p, alignment); }
 
 std::uint64_t PackedWeight::bytes() const {
-  return codes.size() + 4 * (scales.size() + bias.size());
+  return codes.size() + tables.size() + 4 * (scales.size() + bias.size());
 }
 
 void QuantizedRows::resize(std::uint64_t new_rows, std::uint64_t new_columns) {
   rows = new_rows;
   columns = new_columns;
   stride = round_up(columns, 64);
+  // Rows a multiple of 512 bytes apart would share a few sets of the first-level cache.
+  if (stride % 512 == 0) stride += 64;
   // Every byte of a row is written by the quantiser, its padding included, so old contents don't
   // matter.
   if (codes.size() < rows * stride) codes = AlignedBytes(rows * stride);

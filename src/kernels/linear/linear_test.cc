@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/checked.h"
 #include "kernels/linear/linear_testing.h"
 
 namespace parfait::kernels {
@@ -15,11 +16,9 @@ namespace {
 
 using namespace parfait::kernels::testing;
 
-class LinearKernels : public ::testing::TestWithParam<int> {  // bits of the weight
+class LinearKernels : public ::testing::TestWithParam<WeightCode> {
  protected:
-  static std::span<const LinearKernel> list() {
-    return GetParam() == 8 ? int8_kernels() : int4_kernels();
-  }
+  static std::span<const LinearKernel> list() { return linear_kernels(GetParam()); }
   static const LinearKernel& reference() { return list().back(); }
 };
 
@@ -35,7 +34,7 @@ TEST_P(LinearKernels, reference_is_the_exact_sum) {
         for (std::uint64_t n = 0; n < w.rows; ++n) {
           std::int64_t sum = 0;
           for (std::uint64_t k = 0; k < columns; ++k)
-            sum += std::int64_t{code_at(q, m, k)} * w.code(n, k);
+            sum += std::int64_t{code_at(q, m, k)} * w.value(n, k);
           std::byte expected[4];
           store_float(dtype, expected, 0,
                       static_cast<float>(sum) * (q.scales[m] * w.scales[n]) + w.bias[n]);
@@ -50,10 +49,11 @@ TEST_P(LinearKernels, reference_is_the_exact_sum) {
 
 // One shape, with both widths of activation codes by turns, cut into tiles and not.
 void expect_equal_to_reference(std::mt19937& random, const LinearKernel& kernel,
-                               const LinearKernel& reference, int bits, std::uint64_t rows,
-                               std::uint64_t outputs, std::uint64_t columns) {
+                               const LinearKernel& reference, std::uint64_t rows,
+                               std::uint64_t outputs, std::uint64_t columns,
+                               std::uint64_t scale_group = 16) {
   const Bias bias = outputs % 2 ? Bias::present : Bias::none;
-  const TestWeight w = make_weight(random, bits, outputs, columns, bias);
+  const TestWeight w = make_weight(random, kernel.code, outputs, columns, bias, scale_group);
   const DType dtype = dtypes[(rows + outputs) % 3];
   TestActivation x = make_activation(random, dtype, rows, columns);
   if (rows > 2) x.set(1, columns - 1, std::numeric_limits<float>::quiet_NaN());
@@ -63,7 +63,8 @@ void expect_equal_to_reference(std::mt19937& random, const LinearKernel& kernel,
   const QuantizedRows q = quantize_with(quantize_kernels().back(), x.view, 0, mode);
   const PackedWeight packed = pack(kernel, w, kernel.row_tile);
   const auto expected = multiply_with(reference, pack(reference, w), q, dtype);
-  const Tiles cuts[] = {{}, {1, kernel.row_tile}, {7, 2 * kernel.row_tile}};
+  const Tiles cuts[] = {
+      {}, {1, kernel.row_tile}, {7, 2 * kernel.row_tile}, {13, 4 * kernel.row_tile}};
   for (const Tiles& tiles : cuts)
     EXPECT_EQ(multiply_with(kernel, packed, q, dtype, tiles), expected)
         << kernel.name << " M " << rows << " N " << outputs << " K " << columns << " in tiles of "
@@ -77,7 +78,7 @@ TEST_P(LinearKernels, every_number_of_rows_equals_the_reference) {
   for (const LinearKernel& kernel : variants(list()))
     for (std::uint64_t rows = 1; rows <= 26; ++rows)
       for (std::uint64_t outputs : {1u, 32u, 33u, 70u})
-        expect_equal_to_reference(random, kernel, reference(), GetParam(), rows, outputs, 64);
+        expect_equal_to_reference(random, kernel, reference(), rows, outputs, 64);
 }
 
 TEST_P(LinearKernels, every_number_of_outputs_equals_the_reference) {
@@ -87,7 +88,7 @@ TEST_P(LinearKernels, every_number_of_outputs_equals_the_reference) {
   for (const LinearKernel& kernel : variants(list()))
     for (std::uint64_t outputs = 1; outputs <= 130; ++outputs)
       for (std::uint64_t rows : {1u, 2u, 13u})
-        expect_equal_to_reference(random, kernel, reference(), GetParam(), rows, outputs, 64);
+        expect_equal_to_reference(random, kernel, reference(), rows, outputs, 64);
 }
 
 TEST_P(LinearKernels, every_number_of_columns_equals_the_reference) {
@@ -95,14 +96,62 @@ TEST_P(LinearKernels, every_number_of_columns_equals_the_reference) {
   SCOPED_TRACE(replay(seed_of_run()));
   std::mt19937 random(seed);
   std::vector<std::uint64_t> widths = {128, 192, 384, 1024, 5376};
-  if (GetParam() == 8) {
+  if (GetParam() == WeightCode::int8) {
     for (std::uint64_t columns = 1; columns <= 70; ++columns) widths.push_back(columns);
     widths.insert(widths.end(), {127, 129, 1000, 1001});
   }
+  if (GetParam() == WeightCode::w4a8) widths.insert(widths.end(), {16, 32, 48, 80, 112, 1008});
+  if (GetParam() == WeightCode::w6a8) widths.insert(widths.end(), {32, 96, 160, 992});
   for (const LinearKernel& kernel : variants(list()))
     for (std::uint64_t columns : widths)
       for (std::uint64_t rows : {1u, 3u, 6u, 12u})
-        expect_equal_to_reference(random, kernel, reference(), GetParam(), rows, 35, columns);
+        expect_equal_to_reference(random, kernel, reference(), rows, 35, columns);
+}
+
+TEST_P(LinearKernels, every_scale_group_equals_the_reference) {
+  if (level_count(GetParam()) == 0) return;  // no groups
+  const std::uint32_t seed = seed_of_run() + 3;
+  SCOPED_TRACE(replay(seed_of_run()));
+  std::mt19937 random(seed);
+  for (const LinearKernel& kernel : variants(list()))
+    for (std::uint64_t group : {16u, 32u, 48u, 64u, 128u, 192u, 384u})
+      for (std::uint64_t rows : {1u, 14u})
+        for (std::uint64_t outputs : {5u, 32u, 47u})
+          expect_equal_to_reference(random, kernel, reference(), rows, outputs, 384, group);
+}
+
+// Every entry of T, by a weight of one column group whose rows have all scales and all codes.
+TEST_P(LinearKernels, every_scale_and_code_is_widened) {
+  const std::uint64_t levels = level_count(GetParam());
+  if (levels == 0) return;
+  std::mt19937 random(14);
+  TestWeight w = make_weight(random, GetParam(), scale_codes, 64, Bias::none, 64);
+  for (std::uint64_t n = 0; n < w.rows; ++n) {
+    w.scales[n] = 1;
+    w.relative[n] = static_cast<std::byte>(n);  // NaN included: its weights are 0
+    for (std::uint64_t k = 0; k < 64; k += 2) {
+      std::byte* row = w.bytes.data() + 1 + n * row_bytes(w.code, 64);
+      row[k / 2] = static_cast<std::byte>((k % 16) | ((k + 1) % 16) << 4);
+      if (w.code == WeightCode::w6a8) row[32 + k / 4] = static_cast<std::byte>(k / 16 * 0x55);
+    }
+  }
+  QuantizedRows q;  // one-hot rows pick single weights
+  q.resize(64, 64);
+  std::fill_n(q.codes.data(), 64 * q.stride, std::byte{0});
+  for (std::uint64_t m = 0; m < 64; ++m) {
+    q.codes.data()[m * q.stride + m] = std::byte{1};
+    q.sums[m] = 1;
+    q.scales[m] = 1;
+  }
+  for (const LinearKernel& kernel : list()) {
+    if (!runs_here(kernel.isa)) continue;
+    const auto bytes = multiply_with(kernel, pack(kernel, w), q, DType::f32);
+    for (std::uint64_t m = 0; m < 64; ++m)
+      for (std::uint64_t n = 0; n < w.rows; ++n)
+        ASSERT_EQ(load_float(DType::f32, bytes.data() + 1, m * (w.rows + 5) + n),
+                  widened(w.levels[m % levels], e4m3_to_float(static_cast<std::uint8_t>(n))))
+            << kernel.name << " column " << m << " scale code " << n;
+  }
 }
 
 TEST_P(LinearKernels, packing_fills_what_packed_bytes_promises) {
@@ -113,7 +162,10 @@ TEST_P(LinearKernels, packing_fills_what_packed_bytes_promises) {
     const PackedWeight whole = pack(kernel, w), parts = pack(kernel, w, kernel.row_tile);
     EXPECT_EQ(std::vector(whole.codes.data(), whole.codes.data() + whole.codes.size()),
               std::vector(parts.codes.data(), parts.codes.data() + parts.codes.size()));
-    EXPECT_GE(whole.codes.size(), w.rows * w.columns * static_cast<unsigned>(w.bits) / 8);
+    // Four and six bits stay four and six: no more than the last panel's rows are added.
+    const std::uint64_t stored = row_bytes(w.code, 192) + w.relative.size() / w.rows;
+    EXPECT_GE(whole.codes.size(), w.rows * stored);
+    EXPECT_LE(whole.codes.size(), round_up(w.rows, kernel.row_tile) * stored + 64 * w.rows);
   }
 }
 
@@ -122,25 +174,35 @@ TEST_P(LinearKernels, extreme_codes_do_not_overflow) {
   const std::uint64_t columns = 131'008;  // the last multiple of 64 below the limit
   for (const LinearKernel& kernel : list()) {
     if (!runs_here(kernel.isa)) continue;
-    for (int activation : {-128, 127}) {
-      TestWeight w;
-      w.bits = GetParam();
-      w.rows = 2;
-      w.columns = columns;
-      w.bytes.assign(2 * columns * static_cast<std::uint64_t>(w.bits) / 8 + 1,
-                     w.bits == 8 ? std::byte{0x80} : std::byte{0x88});
-      w.scales = {1, 1};
-      QuantizedRows q;
-      q.resize(1, columns);
-      std::fill_n(q.codes.data(), columns, static_cast<std::byte>(activation));
-      std::fill_n(q.codes.data() + columns, q.stride - columns, std::byte{0});
-      q.sums[0] = static_cast<std::int32_t>(columns) * activation;
-      q.scales[0] = 1;
-      const auto bytes = multiply_with(kernel, pack(kernel, w), q, DType::f32);
-      const double expected = static_cast<double>(columns) * activation * (w.bits == 8 ? -128 : -8);
-      for (std::uint64_t n = 0; n < 2; ++n)
-        EXPECT_EQ(load_float(DType::f32, bytes.data() + 1, n), static_cast<float>(expected))
-            << kernel.name;
+    for (int activation : {-127, 127}) {
+      for (std::uint8_t byte : {std::uint8_t{0x80}, std::uint8_t{0x7f}}) {
+        TestWeight w;
+        w.code = GetParam();
+        w.rows = 2;
+        w.columns = columns;
+        w.bytes.assign(2 * row_bytes(w.code, columns) + 1,
+                       std::byte{w.code == WeightCode::int8 ? byte
+                                 : byte == 0x80             ? std::uint8_t{0x88}
+                                                            : std::uint8_t{0x77}});
+        w.scales = {1, 1};
+        if (const std::uint64_t levels = level_count(w.code)) {
+          w.scale_group = 64;
+          w.relative.assign(2 * columns / 64, std::byte{0x7e});  // 448
+          for (std::uint64_t i = 0; i < levels; ++i)
+            w.levels.push_back(byte == 0x80 ? -100.0f : 100.0f);
+        }
+        QuantizedRows q;
+        q.resize(1, columns);
+        std::fill_n(q.codes.data(), columns, static_cast<std::byte>(activation));
+        std::fill_n(q.codes.data() + columns, q.stride - columns, std::byte{0});
+        q.sums[0] = static_cast<std::int32_t>(columns) * activation;
+        q.scales[0] = 1;
+        const auto bytes = multiply_with(kernel, pack(kernel, w), q, DType::f32);
+        const double expected = static_cast<double>(columns) * activation * w.value(0, 0);
+        for (std::uint64_t n = 0; n < 2; ++n)
+          EXPECT_EQ(load_float(DType::f32, bytes.data() + 1, n), static_cast<float>(expected))
+              << kernel.name;
+      }
     }
   }
 }
@@ -164,7 +226,9 @@ TEST_P(LinearKernels, rows_that_are_not_finite_give_nan) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Bits, LinearKernels, ::testing::Values(8, 4));
+INSTANTIATE_TEST_SUITE_P(Codes, LinearKernels,
+                         ::testing::Values(WeightCode::int8, WeightCode::int4, WeightCode::w4a8,
+                                           WeightCode::w6a8));
 
 }  // namespace
 }  // namespace parfait::kernels

@@ -11,7 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "base/floats.h"
+#include "formats/convrot_w4a4/layout.h"
 #include "kernels/linear/linear.h"
+#include "kernels/linear/widen.h"
 
 namespace parfait::kernels::testing {
 
@@ -70,7 +73,8 @@ inline QuantizedRows quantize_with(const QuantizeKernel& kernel, const ConstMatr
   QuantizedRows out;
   out.resize(x.rows, x.columns);
   std::fill_n(out.codes.data(), out.codes.size(), std::byte{0x55});  // stale contents
-  kernel.run(x, 0, x.rows, group, mode, out);
+  AlignedBytes scratch(quantize_scratch(x.columns) * sizeof(float));
+  kernel.run(x, 0, x.rows, group, mode, out, reinterpret_cast<float*>(scratch.data()));
   return out;
 }
 
@@ -78,32 +82,51 @@ inline int code_at(const QuantizedRows& q, std::uint64_t m, std::uint64_t k) {
   return static_cast<std::int8_t>(q.codes.data()[m * q.stride + k]);
 }
 
-// A weight with every code, at an odd address. Some rows' scales are zero, denormal or huge.
+// A weight with every code, at an odd address. Some rows' scales are zero, denormal or huge. The
+// relative scales of w4a8 and w6a8 are any e4m3 values but NaN.
 struct TestWeight {
-  int bits = 8;
-  std::uint64_t rows = 0, columns = 0;
-  std::vector<std::byte> bytes;
-  std::vector<float> scales, bias;
+  WeightCode code = WeightCode::int8;
+  std::uint64_t rows = 0, columns = 0, scale_group = 0;
+  std::vector<std::byte> bytes, relative;
+  std::vector<float> scales, bias, levels;
 
   const std::byte* codes() const { return bytes.data() + 1; }
-  int code(std::uint64_t n, std::uint64_t k) const {
-    if (bits == 8) return static_cast<std::int8_t>(codes()[n * columns + k]);
-    return int4_code(codes() + n * (columns / 2), k);
+  WeightView view() const { return {codes(), relative.data(), rows, columns, scale_group}; }
+  // The integer that the code stands for.
+  int value(std::uint64_t n, std::uint64_t k) const {
+    const std::byte* row = codes() + n * row_bytes(code, columns);
+    if (code == WeightCode::int8) return static_cast<std::int8_t>(row[k]);
+    if (code == WeightCode::int4) return int4_code(row, k);
+    const auto scale = relative[n * (columns / scale_group) + k / scale_group];
+    return widened(levels[weight_code(code, row, columns, k)],
+                   e4m3_to_float(std::to_integer<std::uint8_t>(scale)));
   }
 };
 
 enum class Bias { none, present };
 
-inline TestWeight make_weight(std::mt19937& random, int bits, std::uint64_t rows,
-                              std::uint64_t columns, Bias bias) {
+inline TestWeight make_weight(std::mt19937& random, WeightCode code, std::uint64_t rows,
+                              std::uint64_t columns, Bias bias, std::uint64_t scale_group = 16) {
   TestWeight w;
-  w.bits = bits;
+  w.code = code;
   w.rows = rows;
   w.columns = columns;
-  w.bytes.resize(rows * columns * static_cast<std::uint64_t>(bits) / 8 + 1);
+  w.bytes.resize(rows * row_bytes(code, columns) + 1);
   for (std::byte& b : w.bytes) b = static_cast<std::byte>(random());
   if (w.bytes.size() > 1)
-    w.bytes[1] = std::byte{bits == 8 ? std::uint8_t{0x80} : std::uint8_t{0x88}};
+    w.bytes[1] = std::byte{code == WeightCode::int8 ? std::uint8_t{0x80} : std::uint8_t{0x88}};
+  if (const std::uint64_t levels = level_count(code)) {
+    w.scale_group = scale_group;
+    w.relative.resize(rows * (columns / scale_group));
+    for (std::byte& s : w.relative) do
+        s = static_cast<std::byte>(random() & 0xff);
+      while ((s & std::byte{0x7f}) == std::byte{0x7f});
+    std::uniform_real_distribution<float> level(-40, 40);
+    for (std::uint64_t i = 0; i < levels; ++i)
+      w.levels.push_back(code == WeightCode::w6a8 ? static_cast<float>(i) - 32
+                         : columns % 3 == 0       ? level(random)
+                                                  : static_cast<float>(i) - 8);
+  }
   std::uniform_real_distribution<float> scale(1e-4f, 2e-2f);
   for (std::uint64_t n = 0; n < rows; ++n) {
     w.scales.push_back(n % 7 == 3     ? 0.0f
@@ -120,17 +143,14 @@ inline PackedWeight pack(const LinearKernel& kernel, const TestWeight& w, std::u
   PackedWeight packed;
   packed.rows = w.rows;
   packed.columns = w.columns;
+  packed.scale_group = w.scale_group;
   packed.scales = w.scales;
   packed.bias = w.bias;
-  packed.codes = AlignedBytes(kernel.packed_bytes(w.rows, w.columns));
+  if (!w.levels.empty()) packed.tables = widening_tables(w.levels, kernel.table_bits);
+  packed.codes = AlignedBytes(kernel.packed_bytes(w.rows, w.columns, w.scale_group));
   if (step == 0) step = w.rows;
-  for (std::uint64_t n = 0; n < w.rows; n += step) {
-    const std::uint64_t end = std::min(n + step, w.rows);
-    if (kernel.pack_int8)
-      kernel.pack_int8({w.codes(), nullptr, w.rows, w.columns, 0}, n, end, packed.codes.data());
-    else
-      kernel.pack_int4({w.codes(), nullptr, w.rows, w.columns}, n, end, packed.codes.data());
-  }
+  for (std::uint64_t n = 0; n < w.rows; n += step)
+    kernel.pack(w.view(), n, std::min(n + step, w.rows), packed.codes.data());
   return packed;
 }
 
@@ -145,12 +165,14 @@ inline std::vector<std::byte> multiply_with(const LinearKernel& kernel, const Pa
   const std::uint64_t stride = w.rows + 5, size = dtype_bits(dtype) / 8;
   std::vector<std::byte> bytes(x.rows * stride * size + 1, std::byte{0x5a});
   const Matrix y{bytes.data() + 1, dtype, x.rows, w.rows, stride};
+  AlignedBytes scratch(kernel.scratch_bytes(w.columns));
+  std::fill_n(scratch.data(), scratch.size(), std::byte{0x77});  // stale contents
   if (tiles.m_step == 0) tiles.m_step = x.rows;
   if (tiles.n_step == 0) tiles.n_step = w.rows;
   for (std::uint64_t m = 0; m < x.rows; m += tiles.m_step)
     for (std::uint64_t n = 0; n < w.rows; n += tiles.n_step)
       kernel.multiply(w, x, m, std::min(m + tiles.m_step, x.rows), n,
-                      std::min(n + tiles.n_step, w.rows), y);
+                      std::min(n + tiles.n_step, w.rows), y, scratch.data());
   for (std::uint64_t m = 0; m < x.rows; ++m)
     for (std::uint64_t i = (m * stride + w.rows) * size; i < (m + 1) * stride * size; ++i)
       EXPECT_EQ(bytes[1 + i], std::byte{0x5a}) << kernel.name << ": wrote between rows";

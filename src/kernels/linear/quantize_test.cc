@@ -150,6 +150,25 @@ TEST(Quantize, every_variant_equals_the_reference) {
   }
 }
 
+// Kernels of the product rely on it: c is never below -q, even where the row's largest value is
+// negative and its quotient was rounded.
+TEST(Quantize, codes_stay_within_the_largest_magnitude) {
+  std::mt19937 random(7);
+  std::uniform_real_distribution<float> exponent(-40, 38);
+  for (int round = 0; round < 2000; ++round) {
+    TestActivation x = make_activation(random, DType::f32, 1, 16);
+    const float scale = std::pow(10.0f, exponent(random));
+    for (std::uint64_t k = 0; k < 16; ++k) x.set(0, k, x.at(0, k) * scale);
+    for (const Activation mode : {Activation::int8, Activation::int4})
+      for (const QuantizeKernel& kernel : quantize_kernels()) {
+        if (!runs_here(kernel.isa)) continue;
+        const QuantizedRows q = quantize_with(kernel, x.view, 0, mode);
+        for (std::uint64_t k = 0; k < 16; ++k)
+          ASSERT_GE(code_at(q, 0, k), mode == Activation::int8 ? -127 : -7) << kernel.name;
+      }
+  }
+}
+
 TEST(Quantize, any_range_of_rows_may_be_done_alone) {
   std::mt19937 random(6);
   const TestActivation x = make_activation(random, DType::bf16, 9, 192);
@@ -159,8 +178,13 @@ TEST(Quantize, any_range_of_rows_may_be_done_alone) {
     QuantizedRows parts;
     parts.resize(9, 192);
     std::fill_n(parts.codes.data(), parts.codes.size(), std::byte{0x55});
+    AlignedBytes scratch(quantize_scratch(192) * sizeof(float));
     for (std::uint64_t first : {5u, 0u, 2u})
-      kernel.run(x.view, first, first == 5 ? 9 : first == 0 ? 2 : 5, 64, Activation::int8, parts);
+      kernel.run(x.view, first,
+                 first == 5   ? 9
+                 : first == 0 ? 2
+                              : 5,
+                 64, Activation::int8, parts, reinterpret_cast<float*>(scratch.data()));
     expect_same(parts, whole, std::string(kernel.name));
   }
 }

@@ -11,7 +11,9 @@
 #include "base/checked.h"
 #include "base/floats.h"
 #include "base/hadamard.h"
+#include "formats/convrot_w4a4/layout.h"
 #include "kernels/linear/variants.h"
+#include "kernels/linear/widen.h"
 
 namespace parfait::kernels {
 namespace {
@@ -24,10 +26,10 @@ CodeRange code_range(Activation mode) {
 }
 
 void quantize(const ConstMatrix& x, std::uint64_t first, std::uint64_t last,
-              std::uint64_t rotate_group, Activation mode, QuantizedRows& out) {
+              std::uint64_t rotate_group, Activation mode, QuantizedRows& out, float* scratch) {
   const CodeRange range = code_range(mode);
   const std::uint64_t K = x.columns;
-  std::vector<float> r(K);
+  const std::span<float> r(scratch, K);
   for (std::uint64_t m = first; m < last; ++m) {
     for (std::uint64_t k = 0; k < K; ++k)
       r[k] = load_float(x.dtype, static_cast<const std::byte*>(x.data), m * x.stride + k);
@@ -54,28 +56,45 @@ void quantize(const ConstMatrix& x, std::uint64_t first, std::uint64_t last,
   }
 }
 
-std::uint64_t packed_int8(std::uint64_t rows, std::uint64_t columns) { return rows * columns; }
-std::uint64_t packed_int4(std::uint64_t rows, std::uint64_t columns) {
-  return rows * (columns / 2);
+// Packed, the weight is as it lies in the file, the relative scales behind all codes.
+template <WeightCode code>
+std::uint64_t packed_bytes(std::uint64_t rows, std::uint64_t columns, std::uint64_t scale_group) {
+  return rows * (row_bytes(code, columns) + (level_count(code) ? columns / scale_group : 0));
 }
 
-void pack_int8(const Int8Weight& w, std::uint64_t n0, std::uint64_t n1, std::byte* out) {
-  std::copy(w.codes + n0 * w.columns, w.codes + n1 * w.columns, out + n0 * w.columns);
-}
-void pack_int4(const Int4Weight& w, std::uint64_t n0, std::uint64_t n1, std::byte* out) {
-  const std::uint64_t bytes = Int4Weight::row_bytes(w.columns);
+std::uint64_t no_scratch(std::uint64_t) { return 0; }
+
+template <WeightCode code>
+void pack(const WeightView& w, std::uint64_t n0, std::uint64_t n1, std::byte* out) {
+  const std::uint64_t bytes = row_bytes(code, w.columns);
   std::copy(w.codes + n0 * bytes, w.codes + n1 * bytes, out + n0 * bytes);
+  if (!level_count(code)) return;
+  const std::uint64_t groups = w.columns / w.scale_group;
+  std::copy(w.relative_scales + n0 * groups, w.relative_scales + n1 * groups,
+            out + w.rows * bytes + n0 * groups);
 }
 
-// code(n, k): the weight's code.
-template <class Code>
+// w[n, k]
+template <WeightCode code>
+int weight_at(const PackedWeight& w, std::uint64_t n, std::uint64_t k) {
+  const std::byte* row = w.codes.data() + n * row_bytes(code, w.columns);
+  if constexpr (code == WeightCode::int8) return static_cast<std::int8_t>(row[k]);
+  if constexpr (code == WeightCode::int4) return int4_code(row, k);
+  const std::byte* relative = w.codes.data() + w.rows * row_bytes(code, w.columns);
+  const std::uint64_t groups = w.columns / w.scale_group;
+  const auto scale = std::to_integer<std::uint64_t>(relative[n * groups + k / w.scale_group]);
+  return static_cast<std::int8_t>(
+      w.tables.data()[scale * level_count(code) + weight_code(code, row, w.columns, k)]);
+}
+
+template <WeightCode code>
 void multiply(const PackedWeight& w, const QuantizedRows& x, std::uint64_t m0, std::uint64_t m1,
-              std::uint64_t n0, std::uint64_t n1, const Matrix& y, Code code) {
+              std::uint64_t n0, std::uint64_t n1, const Matrix& y, std::byte*) {
   for (std::uint64_t m = m0; m < m1; ++m) {
     const auto* c = reinterpret_cast<const std::int8_t*>(x.codes.data()) + m * x.stride;
     for (std::uint64_t n = n0; n < n1; ++n) {
       std::int32_t a = 0;
-      for (std::uint64_t k = 0; k < w.columns; ++k) a += c[k] * code(n, k);
+      for (std::uint64_t k = 0; k < w.columns; ++k) a += c[k] * weight_at<code>(w, n, k);
       float value = static_cast<float>(a) * (x.scales[m] * w.scales[n]);
       if (!w.bias.empty()) value = value + w.bias[n];
       store_float(y.dtype, static_cast<std::byte*>(y.data), m * y.stride + n, value);
@@ -83,18 +102,10 @@ void multiply(const PackedWeight& w, const QuantizedRows& x, std::uint64_t m0, s
   }
 }
 
-void multiply_int8(const PackedWeight& w, const QuantizedRows& x, std::uint64_t m0,
-                   std::uint64_t m1, std::uint64_t n0, std::uint64_t n1, const Matrix& y) {
-  const auto* codes = reinterpret_cast<const std::int8_t*>(w.codes.data());
-  multiply(w, x, m0, m1, n0, n1, y,
-           [&](std::uint64_t n, std::uint64_t k) { return int{codes[n * w.columns + k]}; });
-}
-void multiply_int4(const PackedWeight& w, const QuantizedRows& x, std::uint64_t m0,
-                   std::uint64_t m1, std::uint64_t n0, std::uint64_t n1, const Matrix& y) {
-  const std::uint64_t bytes = Int4Weight::row_bytes(w.columns);
-  multiply(w, x, m0, m1, n0, n1, y, [&](std::uint64_t n, std::uint64_t k) {
-    return int4_code(w.codes.data() + n * bytes, k);
-  });
+template <WeightCode code>
+constexpr LinearKernel linear_kernel(std::string_view name) {
+  return {name,       Isa::reference, code,          1, 0, packed_bytes<code>,
+          no_scratch, pack<code>,     multiply<code>};
 }
 
 void multiply_float(const float* x, std::uint64_t ldx, std::uint64_t m0, std::uint64_t m1,
@@ -108,8 +119,10 @@ void multiply_float(const float* x, std::uint64_t ldx, std::uint64_t m0, std::ui
       float partial[lanes] = {};
       std::uint64_t k = 0;
       for (; k + lanes <= columns; k += lanes)
-        for (std::size_t i = 0; i < lanes; ++i) partial[i] += in[k + i] * row[k + i];
-      for (std::size_t i = 0; k + i < columns; ++i) partial[i] += in[k + i] * row[k + i];
+        for (std::size_t i = 0; i < lanes; ++i)
+          partial[i] = std::fma(in[k + i], row[k + i], partial[i]);
+      for (std::size_t i = 0; k + i < columns; ++i)
+        partial[i] = std::fma(in[k + i], row[k + i], partial[i]);
       for (std::size_t width = 1; width < lanes; width *= 2)
         for (std::size_t i = 0; i < lanes; i += 2 * width) partial[i] += partial[i + width];
       const float value = bias ? partial[0] + bias[n] : partial[0];
@@ -121,10 +134,10 @@ void multiply_float(const float* x, std::uint64_t ldx, std::uint64_t m0, std::ui
 }  // namespace
 
 const QuantizeKernel quantize_reference = {"quantize.reference", Isa::reference, quantize};
-const LinearKernel int8_reference = {"int8.reference", Isa::reference, 1, packed_int8, pack_int8,
-                                     nullptr,          multiply_int8};
-const LinearKernel int4_reference = {"int4.reference", Isa::reference, 1, packed_int4, nullptr,
-                                     pack_int4,        multiply_int4};
+const LinearKernel int8_reference = linear_kernel<WeightCode::int8>("int8.reference");
+const LinearKernel int4_reference = linear_kernel<WeightCode::int4>("int4.reference");
+const LinearKernel w4a8_reference = linear_kernel<WeightCode::w4a8>("w4a8.reference");
+const LinearKernel w6a8_reference = linear_kernel<WeightCode::w6a8>("w6a8.reference");
 const FloatKernel float_reference = {"decode.reference", Isa::reference, multiply_float};
 
 }  // namespace parfait::kernels

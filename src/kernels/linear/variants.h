@@ -7,13 +7,15 @@
 namespace parfait::kernels {
 
 extern const QuantizeKernel quantize_reference;
-extern const LinearKernel int8_reference, int4_reference;
+extern const LinearKernel int8_reference, int4_reference, w4a8_reference, w6a8_reference;
 extern const FloatKernel float_reference;
 
 #if defined(__x86_64__)
-extern const QuantizeKernel quantize_avx512_vnni;
-extern const LinearKernel int8_avx512_vnni, int4_avx512_vnni;
-extern const FloatKernel float_avx512_vnni;
+extern const QuantizeKernel quantize_avx512_vnni, quantize_avx2;
+extern const LinearKernel int8_avx512_vnni, int4_avx512_vnni, w4a8_avx512_vnni, w6a8_avx512_vnni;
+extern const LinearKernel int8_avx_vnni, int4_avx_vnni, w4a8_avx_vnni, w6a8_avx_vnni;
+extern const LinearKernel int8_avx2, int4_avx2, w4a8_avx2, w6a8_avx2;
+extern const FloatKernel float_avx512_vnni, float_avx2;
 #endif
 
 }  // namespace parfait::kernels
