@@ -47,6 +47,13 @@ CodesWanted codes_wanted(const LoadedLayer& layer) {
   return layer.plan->method == Method::w4a4_int4 ? CodesWanted::int4 : CodesWanted::int8;
 }
 
+// As many rows of codes as leave room for two panels in a second-level cache of a megabyte; the
+// tiles of all kernels divide them.
+std::uint64_t rows_at_once(std::uint64_t stride) {
+  constexpr std::uint64_t bytes = 420 << 10, multiple = 24, least = 96;
+  return std::max(bytes / (stride * multiple) * multiple, least);
+}
+
 // Row m of x, as floats.
 void widen_row(const ConstMatrix& x, std::uint64_t m, float* out) {
   const std::uint64_t size = dtype_bits(x.dtype) / 8;
@@ -132,7 +139,8 @@ void Session::run_integers(std::span<const Call> calls, const ConstMatrix& x) {
     const kernels::LinearKernel& kernel = *call.layer->kernels.linear;
     const std::uint64_t bytes = kernel.scratch_bytes(x.columns);
     reserve_bytes(bytes);
-    Pieces one{count, 0, round_up(64, kernel.row_tile), bytes != 0 ? x.rows : 384};
+    Pieces one{count, 0, round_up(64, kernel.row_tile),
+               bytes != 0 ? x.rows : rows_at_once(quantized.stride)};
     one.n_pieces = ceil_div(call.layer->packed.rows, one.n_step);
     count += one.n_pieces * ceil_div(x.rows, one.m_step);
     pieces.push_back(one);

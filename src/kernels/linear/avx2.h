@@ -71,18 +71,27 @@ struct Product {
   const Matrix& y;
 };
 
-inline void finish(const Product& p, std::uint64_t m, std::uint64_t n, std::uint64_t count,
-                   std::uint32_t offset, __m256i sums) {
-  const auto* s_w = reinterpret_cast<const std::byte*>(p.w.scales.data());
-  const auto correction = static_cast<int>(offset * static_cast<std::uint32_t>(p.x.sums[m]));
-  const __m256 a = _mm256_cvtepi32_ps(_mm256_sub_epi32(sums, _mm256_set1_epi32(correction)));
-  __m256 value = _mm256_mul_ps(
-      a, _mm256_mul_ps(_mm256_set1_ps(p.x.scales[m]), load8(DType::f32, s_w, n, count)));
-  if (!p.w.bias.empty())
-    value = _mm256_add_ps(
-        value, load8(DType::f32, reinterpret_cast<const std::byte*>(p.w.bias.data()), n, count));
-  store8(p.y.dtype, static_cast<std::byte*>(p.y.data), m * p.y.stride + n, count, value);
-}
+struct Outputs {
+  std::uint64_t n, count;
+  __m256 s_w, bias;
+
+  Outputs(const Product& p, std::uint64_t first, std::uint64_t outputs)
+      : n(first),
+        count(outputs),
+        s_w(load8(DType::f32, reinterpret_cast<const std::byte*>(p.w.scales.data()), n, count)),
+        bias(p.w.bias.empty()
+                 ? _mm256_setzero_ps()
+                 : load8(DType::f32, reinterpret_cast<const std::byte*>(p.w.bias.data()), n,
+                         count)) {}
+
+  void finish(const Product& p, std::uint64_t m, std::uint32_t offset, __m256i sums) const {
+    const auto correction = static_cast<int>(offset * static_cast<std::uint32_t>(p.x.sums[m]));
+    const __m256 a = _mm256_cvtepi32_ps(_mm256_sub_epi32(sums, _mm256_set1_epi32(correction)));
+    __m256 value = _mm256_mul_ps(a, _mm256_mul_ps(_mm256_set1_ps(p.x.scales[m]), s_w));
+    if (!p.w.bias.empty()) value = _mm256_add_ps(value, bias);
+    store8(p.y.dtype, static_cast<std::byte*>(p.y.data), m * p.y.stride + n, count, value);
+  }
+};
 
 // --- Widening: panel.h's layout with two 128-bit pieces a vector ---
 
@@ -111,12 +120,21 @@ inline void store_steps(const __m256i (&rows)[4], std::byte* out) {
   store32(out + 192, _mm256_unpackhi_epi64(u1, u3));
 }
 
+// A panel is read once, while a larger one is written, which hides the stream from the processor.
+template <int bytes>
+inline void fetch(const std::byte* at) {
+  constexpr int ahead = 4096;
+#pragma GCC unroll 3
+  for (int i = 0; i < bytes; i += 64) __builtin_prefetch(at + ahead + i, 0, 3);
+}
+
 inline void widen_w4a8(const PackedWeight& w, const std::byte* panel, std::byte* out) {
   const std::uint64_t blocks = w.columns / 16, in_group = w.scale_group / 16;
   const auto* scales = reinterpret_cast<const std::uint8_t*>(panel + blocks * 128);
   const std::byte* tables = w.tables.data();
   const __m256i low = _mm256_set1_epi8(15);
   for (std::uint64_t b = 0; b < blocks; ++b, panel += 128, out += 256) {
+    fetch<128>(panel);
     const std::uint8_t* s = scales + b / in_group * 16;
     __m256i first[4], second[4];
 #pragma GCC unroll 4
@@ -152,6 +170,7 @@ inline void widen_w6a8(const PackedWeight& w, const std::byte* panel, std::byte*
   const std::byte* tables = w.tables.data();
   const __m256i low = _mm256_set1_epi8(15), pair = _mm256_set1_epi8(0x30);
   for (std::uint64_t b = 0; b < blocks; ++b, panel += 192, out += 256) {
+    fetch<192>(panel);
     const std::uint8_t* s = scales + b / in_group * 16;
 #pragma GCC unroll 2
     for (int v = 0; v < 2; ++v) {

@@ -10,6 +10,8 @@
 
 #if defined(__x86_64__)
 
+#include <cstring>
+
 #include "kernels/linear/avx2.h"
 #include "kernels/linear/widen.h"
 
@@ -20,8 +22,8 @@
 namespace parfait::kernels {
 namespace {
 
-using avx2::finish;
 using avx2::lanes;
+using avx2::Outputs;
 using avx2::Product;
 using avx2::widen_w4a8;
 using avx2::widen_w6a8;
@@ -68,6 +70,13 @@ inline void add_product(Sums& sums, const Int4Weights& w, Codes c) {
   add_pairs(sums, _mm256_maddubs_epi16(w.codes, c));
 }
 
+using P = Panel<lanes>;
+constexpr std::uint8_t int8_flip = 0;
+// In this order.
+#include "kernels/linear/panel_steps.inc"
+// then
+#include "kernels/linear/panel_pack.inc"
+// then
 #include "kernels/linear/panel_multiply.inc"
 
 }  // namespace

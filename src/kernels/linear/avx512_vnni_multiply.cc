@@ -18,6 +18,7 @@
 #include <cstring>
 
 #include "kernels/linear/avx512_vnni.h"
+#include "kernels/linear/avx512_vnni_pack.h"
 #include "kernels/linear/widen.h"
 
 // clang-format off: the region starts behind all headers
@@ -69,17 +70,26 @@ inline void add_product(Sums& sums, const Weights& w, Codes c) {
   __asm__("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(w.codes), "v"(c));
 }
 
-inline void finish(const Product& p, std::uint64_t m, std::uint64_t n, std::uint64_t count,
-                   std::uint32_t offset, Sums sums) {
-  const __mmask16 mask = avx512::tail_mask(count);
-  const auto correction = static_cast<int>(offset * static_cast<std::uint32_t>(p.x.sums[m]));
-  const __m512 a = _mm512_cvtepi32_ps(_mm512_sub_epi32(sums, _mm512_set1_epi32(correction)));
-  const __m512 s_w = _mm512_maskz_loadu_ps(mask, p.w.scales.data() + n);
-  __m512 value = _mm512_mul_ps(a, _mm512_mul_ps(_mm512_set1_ps(p.x.scales[m]), s_w));
-  if (!p.w.bias.empty())
-    value = _mm512_add_ps(value, _mm512_maskz_loadu_ps(mask, p.w.bias.data() + n));
-  avx512::store16(p.y.dtype, static_cast<std::byte*>(p.y.data), m * p.y.stride + n, mask, value);
-}
+struct Outputs {
+  __mmask16 mask;
+  __m512 s_w, bias;
+  std::byte* y;
+
+  Outputs(const Product& p, std::uint64_t n, std::uint64_t count)
+      : mask(avx512::tail_mask(count)),
+        s_w(_mm512_maskz_loadu_ps(mask, p.w.scales.data() + n)),
+        bias(p.w.bias.empty() ? _mm512_setzero_ps()
+                              : _mm512_maskz_loadu_ps(mask, p.w.bias.data() + n)),
+        y(static_cast<std::byte*>(p.y.data) + n * (p.y.dtype == DType::f32 ? 4 : 2)) {}
+
+  void finish(const Product& p, std::uint64_t m, std::uint32_t offset, Sums sums) const {
+    const auto correction = static_cast<int>(offset * static_cast<std::uint32_t>(p.x.sums[m]));
+    const __m512 a = _mm512_cvtepi32_ps(_mm512_sub_epi32(sums, _mm512_set1_epi32(correction)));
+    __m512 value = _mm512_mul_ps(a, _mm512_mul_ps(_mm512_set1_ps(p.x.scales[m]), s_w));
+    if (!p.w.bias.empty()) value = _mm512_add_ps(value, bias);
+    avx512::store16(p.y.dtype, y, m * p.y.stride, mask, value);
+  }
+};
 
 // --- Widening ---
 
@@ -107,6 +117,14 @@ inline void store_steps(const __m512i (&rows)[4], std::byte* out) {
   _mm512_store_si512(out + 384, _mm512_unpackhi_epi64(u1, u3));
 }
 
+// A panel is read once, while a larger one is written, which hides the stream from the processor.
+template <int bytes>
+inline void fetch(const std::byte* at) {
+  constexpr int ahead = 4096;
+#pragma GCC unroll 6
+  for (int i = 0; i < bytes; i += 64) __builtin_prefetch(at + ahead + i, 0, 3);
+}
+
 void widen_w4a8(const PackedWeight& w, const std::byte* panel, std::byte* out) {
   const std::uint64_t blocks = w.columns / 16, in_group = w.scale_group / 16;
   const auto* scales = reinterpret_cast<const std::uint8_t*>(panel + blocks * 256);
@@ -119,6 +137,7 @@ void widen_w4a8(const PackedWeight& w, const std::byte* panel, std::byte* out) {
       for (int t = 0; t < 4; ++t)
         tables[v][t] = gather_tables(w.tables.data(), scales + v * 16 + t * 4);
     for (const std::uint64_t end = b + in_group; b < end; ++b, panel += 256, out += 512) {
+      fetch<256>(panel);
       __m512i first[4], second[4];
 #pragma GCC unroll 4
       for (int t = 0; t < 4; ++t) {
@@ -170,6 +189,7 @@ void widen_w6a8(const PackedWeight& w, const std::byte* panel, std::byte* out) {
   const __m512i low = _mm512_set1_epi8(15), pair = _mm512_set1_epi8(0x30);
   for (std::uint64_t g = 0; g < blocks / in_group; ++g, scales += 32) {
     const std::byte* in_first = panel + g * in_group * 384;
+    for (std::uint64_t b = 0; b < in_group; ++b) fetch<384>(in_first + b * 384);
     std::byte* out_first = out + g * in_group * 512;
 #pragma GCC unroll 2
     for (int v = 0; v < 2; ++v) {
@@ -197,6 +217,13 @@ void widen_w6a8(const PackedWeight& w, const std::byte* panel, std::byte* out) {
   }
 }
 
+using P = Panel<lanes>;
+using avx512::Int4Change;
+using avx512::Int8Change;
+using avx512::pack_steps;
+// In this order.
+#include "kernels/linear/panel_pack.inc"
+// then
 #include "kernels/linear/panel_multiply.inc"
 
 }  // namespace

@@ -6,6 +6,8 @@
 
 #if defined(__x86_64__)
 
+#include <cstring>
+
 #include "kernels/linear/avx2.h"
 #include "kernels/linear/widen.h"
 
@@ -16,8 +18,8 @@
 namespace parfait::kernels {
 namespace {
 
-using avx2::finish;
 using avx2::lanes;
+using avx2::Outputs;
 using avx2::Product;
 using avx2::widen_w4a8;
 using avx2::widen_w6a8;
@@ -58,6 +60,13 @@ inline void add_product(Sums& sums, const Weights& w, Codes c) {
   __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sums) : "x"(w.codes), "x"(c));
 }
 
+using P = Panel<lanes>;
+constexpr std::uint8_t int8_flip = 0x80;
+// In this order.
+#include "kernels/linear/panel_steps.inc"
+// then
+#include "kernels/linear/panel_pack.inc"
+// then
 #include "kernels/linear/panel_multiply.inc"
 
 }  // namespace

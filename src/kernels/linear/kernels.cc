@@ -1,5 +1,9 @@
 // The lists of variants, fastest first, and the containers that all of them share.
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 #include <algorithm>
 #include <new>
 
@@ -56,15 +60,32 @@ std::span<const FloatKernel> float_kernels() {
   return list;
 }
 
-constexpr std::align_val_t alignment{64};
+namespace {
+
+// Large blocks start at a boundary of huge pages and ask for them: a panel is read from end to end,
+// and its pages would take the address translation's cache from the activation's.
+constexpr std::size_t huge_page = std::size_t{2} << 20;
+constexpr std::align_val_t alignment_of(std::size_t size) {
+  return std::align_val_t{size >= 2 * huge_page ? huge_page : 64};
+}
+
+}  // namespace
 
 AlignedBytes::AlignedBytes(std::size_t size)
-    : data_(static_cast<std::byte*>(::operator new[](std::max<std::size_t>(size, 1), alignment))),
+    : data_(static_cast<std::byte*>(
+                ::operator new[](std::max<std::size_t>(size, 1), alignment_of(size))),
+            Free{size}),
       size_(size) {
+#if defined(__linux__)
+  // A hint: where it is refused, small pages serve.
+  if (size >= 2 * huge_page) madvise(data_.get(), size / huge_page * huge_page, MADV_HUGEPAGE);
+#endif
   std::fill_n(data_.get(), size_, std::byte{0});
 }
 
-void AlignedBytes::Free::operator()(std::byte* p) const { ::operator delete[](p, alignment); }
+void AlignedBytes::Free::operator()(std::byte* p) const {
+  ::operator delete[](p, alignment_of(size));
+}
 
 std::uint64_t PackedWeight::bytes() const {
   return codes.size() + tables.size() + 4 * (scales.size() + bias.size());

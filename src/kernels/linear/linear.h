@@ -46,6 +46,7 @@ class AlignedBytes {
 
  private:
   struct Free {
+    std::size_t size;
     void operator()(std::byte* p) const;
   };
   std::unique_ptr<std::byte[], Free> data_;

@@ -13,8 +13,8 @@
 //   w6a8   as w4a8 with the low four bits; behind a block's chunks lanes/2 more with the high bits:
 //          chunk v·lanes/4 + L holds rows lanes·v + 4L + i at bits 2i
 //
-// Rows past the last are zeros. A panel of w4a8 or w6a8 is widened into an int8 panel in scratch
-// when it is multiplied.
+// Rows past the last are zeros. panel_pack.inc packs, panel_multiply.inc multiplies. A panel of
+// w4a8 or w6a8 is widened into an int8 panel in scratch when it is multiplied.
 #ifndef PARFAIT_KERNELS_LINEAR_PANEL_H_
 #define PARFAIT_KERNELS_LINEAR_PANEL_H_
 
@@ -53,21 +53,6 @@ struct Panel {
     }
   }
 };
-
-// What the variants' LinearKernel entries need, for lanes 4, 8 and 16. flip: bits of int8 codes
-// that are flipped, 0x80 to hold them plus 128.
-template <unsigned lanes, WeightCode code>
-std::uint64_t panel_bytes(std::uint64_t rows, std::uint64_t columns, std::uint64_t scale_group);
-template <unsigned lanes, WeightCode code>
-std::uint64_t panel_scratch(std::uint64_t columns);
-template <unsigned lanes, std::uint8_t flip>
-void pack_int8_panels(const WeightView&, std::uint64_t n0, std::uint64_t n1, std::byte* out);
-template <unsigned lanes>
-void pack_int4_panels(const WeightView&, std::uint64_t n0, std::uint64_t n1, std::byte* out);
-template <unsigned lanes>
-void pack_w4a8_panels(const WeightView&, std::uint64_t n0, std::uint64_t n1, std::byte* out);
-template <unsigned lanes>
-void pack_w6a8_panels(const WeightView&, std::uint64_t n0, std::uint64_t n1, std::byte* out);
 
 }  // namespace parfait::kernels
 
