@@ -77,6 +77,9 @@ int main(int argc, char** argv) {
   add_decode(app, program);
   add_run(app, program);
   add_formats(app, program);
+#if defined(PARFAIT_WITH_BENCH)
+  add_bench(app, program);
+#endif
 
   const std::string sentence = unknown_verb(app, argc, argv);
   if (!sentence.empty()) return complain(sentence), exit_failed;

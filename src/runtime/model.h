@@ -51,13 +51,15 @@ struct Session {
   }
   Result<Done> lookup(std::string_view name, std::span<const std::int64_t> ids, const Matrix& y);
 
- private:
+  // The two halves of an integer layer, for the benchmark: codes of x, and y from them.
   struct Call {
     const LoadedLayer* layer;
     Matrix y;
   };
-  void run_integers(std::span<const Call> calls, const ConstMatrix& x);
   void quantize(const LoadedLayer& layer, const ConstMatrix& x);
+  void multiply(std::span<const Call> calls);
+
+ private:
   void run_decoded(const LoadedLayer& layer, const ConstMatrix& x, const Matrix& y);
   void reserve_tiles(std::uint64_t values);
   void reserve_bytes(std::uint64_t bytes);

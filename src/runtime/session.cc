@@ -106,7 +106,8 @@ Result<Done> Session::linear(std::span<const LinearTarget> targets, const ConstM
            codes_wanted(*calls[end].layer) == codes_wanted(*calls[first].layer) &&
            calls[end].layer->packed.rotate_group == calls[first].layer->packed.rotate_group)
       ++end;
-    run_integers(std::span(calls).subspan(first, end - first), x);
+    quantize(*calls[first].layer, x);
+    multiply(std::span(calls).subspan(first, end - first));
     first = end;
   }
   return Done{};
@@ -128,8 +129,8 @@ void Session::quantize(const LoadedLayer& layer, const ConstMatrix& x) {
 // Layers that want the same codes of x. A piece of work is some rows of one weight, which stay in
 // the cache while rows of x pass by, and at most m_step rows of x; weights that are widened on the
 // way meet all rows of x at once.
-void Session::run_integers(std::span<const Call> calls, const ConstMatrix& x) {
-  quantize(*calls.front().layer, x);
+void Session::multiply(std::span<const Call> calls) {
+  const kernels::QuantizedRows& x = quantized;
   struct Pieces {
     std::uint64_t first, n_pieces, n_step, m_step;
   };

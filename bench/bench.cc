@@ -1,0 +1,203 @@
+#include "bench/bench.h"
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <thread>
+
+#include "base/text.h"
+#include "bench/linear.h"
+#include "bench/peaks.h"
+#include "bench/peer.h"
+
+namespace parfait::bench {
+namespace {
+
+// Libraries keep their threads spinning for a while after a call; the next in turn waits them out.
+constexpr auto rest = std::chrono::milliseconds(25);
+// Samples are made at least this long by repetition.
+constexpr double least_sample = 0.004;
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+std::string first_line_with(const char* path, std::string_view key) {
+  std::ifstream in(path);
+  for (std::string line; std::getline(in, line);)
+    if (line.starts_with(key)) return line.substr(std::min(line.find(": ") + 2, line.size()));
+  return "";
+}
+
+std::string read_word(const std::string& path) {
+  std::ifstream in(path);
+  std::string word;
+  in >> word;
+  return word;
+}
+
+std::string describe_machine() {
+  std::string text = first_line_with("/proc/cpuinfo", "model name");
+  if (text.empty()) text = "unknown processor";
+  text += fmt::format(", family {} model {}", first_line_with("/proc/cpuinfo", "cpu family"),
+                      first_line_with("/proc/cpuinfo", "model\t"));
+  text += fmt::format(", {} hardware threads", std::thread::hardware_concurrency());
+  for (int i = 0; i < 4; ++i) {
+    const std::string base = fmt::format("/sys/devices/system/cpu/cpu0/cache/index{}/", i);
+    const std::string size = read_word(base + "size");
+    if (!size.empty() && read_word(base + "type") != "Instruction")
+      text += fmt::format(", L{} {}", read_word(base + "level"), size);
+  }
+  std::string isas;
+  for (Isa isa : machine_isas()) isas += fmt::format(" {}", isa_name(isa));
+  text += "; offers" + isas;
+#if defined(__VERSION__)
+  text += "; built by GCC-compatible compiler " __VERSION__;
+#endif
+  return text;
+}
+
+class Run {
+ public:
+  explicit Run(const Options& options)
+      : options_(options), pool_(options.threads), rivals_(pool_.count()) {
+    if (options_.shapes.empty()) options_.shapes = known_shapes();
+    if (options_.rows.empty()) options_.rows = {1, 4, 16, 64, 256, 1024, 4096};
+    options_.threads = pool_.count();
+  }
+
+  Result<Report> run() {
+    report_.machine = describe_machine();
+    report_.threads = pool_.count();
+    report_.repeats = options_.repeats;
+    for (const std::string& command : options_.peers) {
+      PARFAIT_TRY(Peer peer, Peer::start(command));
+      peers_.push_back(std::move(peer));
+    }
+    report_.peers = rivals_.versions;
+    for (const Peer& peer : peers_)
+      for (const std::string& method : peer.methods()) report_.peers.push_back(method);
+    progress_.total = options_.shapes.size() * options_.rows.size();
+    for (const Shape& shape : options_.shapes) PARFAIT_CHECK_OK(measure_shape(shape));
+    report_.peaks = {median(vnni_), median(bf16_), median(f32_), median(read_), median(copy_)};
+    return std::move(report_);
+  }
+
+ private:
+  Result<Done> measure_shape(const Shape& shape) {
+    PARFAIT_TRY(const std::unique_ptr<Layers> layers, Layers::make(shape, options_));
+    PARFAIT_TRY(const std::vector<Packing> packings, layers->packings(options_.repeats));
+    report_.packings.insert(report_.packings.end(), packings.begin(), packings.end());
+    for (std::uint64_t M : options_.rows) {
+      progress_.what = shape.name;
+      if (options_.progress && !options_.progress(progress_))
+        return make_error(ErrorCode::cancelled, "the benchmark was cancelled at {}", shape.name);
+      measure_memory();
+      std::vector<Contestant> all = layers->contestants(M);
+      const std::size_t own = all.size();
+      for (Contestant& rival : rivals_.contestants(M, shape.rows, shape.columns))
+        all.push_back(std::move(rival));
+      for (Peer& peer : peers_)
+        for (Contestant& one : peer.contestants(M, shape.rows, shape.columns))
+          all.push_back(std::move(one));
+      measure(shape, M, all, own);
+      ++progress_.done;
+    }
+    return Done{};
+  }
+
+  void measure(const Shape& shape, std::uint64_t M, std::vector<Contestant>& all, std::size_t own) {
+    std::vector<std::vector<double>> seconds(all.size()), peaks(all.size());
+    std::vector<unsigned> inner(all.size(), 1);
+    std::vector<bool> failed(all.size());
+    for (std::size_t i = 0; i < all.size(); ++i) {  // warm
+      const double first = all[i].run(), second = first < 0 ? -1 : all[i].run();
+      failed[i] = second < 0;
+      if (second > 0 && second < least_sample)
+        inner[i] = static_cast<unsigned>(std::min(1000.0, least_sample / second + 1));
+    }
+    for (unsigned repeat = 0; repeat < options_.repeats; ++repeat) {
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        if (failed[i]) continue;
+        if (i >= own) std::this_thread::sleep_for(rest);
+        const double before = peak_of(all[i].unit);
+        double sum = 0;
+        for (unsigned j = 0; j < inner[i]; ++j) sum += all[i].run();
+        if (i >= own) std::this_thread::sleep_for(rest);
+        peaks[i].push_back((before + peak_of(all[i].unit)) / 2);
+        seconds[i].push_back(sum / inner[i]);
+      }
+    }
+    double quantize[2] = {};
+    for (std::size_t i = 0; i < own; ++i) {
+      if (all[i].what == "int8 quantize") quantize[0] = median(seconds[i]);
+      if (all[i].what == "w4a4 quantize") quantize[1] = median(seconds[i]);
+    }
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (failed[i] || all[i].what.ends_with(" quantize")) continue;
+      Entry entry{
+          all[i].what,        all[i].kernel,    shape.name,          M, shape.rows, shape.columns,
+          median(seconds[i]), median(peaks[i]), all[i].weight_bytes, 0};
+      if (entry.what == "int8 layer") entry.quantize_share = quantize[0] / entry.seconds;
+      if (entry.what == "w4a4 layer") entry.quantize_share = quantize[1] / entry.seconds;
+      report_.entries.push_back(std::move(entry));
+    }
+  }
+
+  double peak_of(Unit unit) {
+    switch (unit) {
+      case Unit::vnni:
+        return note(vnni_, measure_loop(vnni_loop(), pool_));
+      case Unit::bf16:
+        return note(bf16_, measure_loop(bf16_loop(), pool_));
+      case Unit::f32:
+        return note(f32_, measure_loop(f32_loop(), pool_));
+    }
+    return 0;
+  }
+  static double note(std::vector<double>& all, double value) {
+    all.push_back(value);
+    return value;
+  }
+
+  void measure_memory() {
+    if (!streams_) streams_ = std::make_unique<Streams>(std::size_t{512} << 20);
+    read_.push_back(streams_->read(pool_));
+    copy_.push_back(streams_->copy(pool_));
+  }
+
+  Options options_;
+  runtime::Threads pool_;
+  Rivals rivals_;
+  std::vector<Peer> peers_;
+  std::unique_ptr<Streams> streams_;
+  std::vector<double> vnni_, bf16_, f32_, read_, copy_;
+  Report report_;
+  Progress progress_;
+};
+
+}  // namespace
+
+std::vector<Shape> known_shapes() {
+  return {{"klein qkv", 9216, 3072},      {"klein linear1", 27648, 3072},
+          {"klein linear2", 3072, 12288}, {"Z-Image qkv", 11520, 3840},
+          {"Z-Image w1", 10240, 3840},    {"Z-Image w2", 3840, 10240},
+          {"H3 qkv", 21504, 5376},        {"H3 out", 5376, 7168},
+          {"H3 fc1", 28672, 5376},        {"H3 fc2", 5376, 14336}};
+}
+
+double Entry::gops() const {
+  return 2.0 * static_cast<double>(M) * static_cast<double>(N) * static_cast<double>(K) / seconds /
+         1e9;
+}
+
+double Attention::gflops() const {
+  return 4.0 * static_cast<double>(queries) * static_cast<double>(keys) *
+         static_cast<double>(heads * head_size) / seconds / 1e9;
+}
+
+Result<Report> run(const Options& options) { return Run(options).run(); }
+
+}  // namespace parfait::bench
