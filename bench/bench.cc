@@ -9,6 +9,7 @@
 #include "bench/linear.h"
 #include "bench/peaks.h"
 #include "bench/peer.h"
+#include "parfait/ops.h"
 
 namespace parfait::bench {
 namespace {
@@ -81,6 +82,7 @@ class Run {
       for (const std::string& method : peer.methods()) report_.peers.push_back(method);
     progress_.total = options_.shapes.size() * options_.rows.size();
     for (const Shape& shape : options_.shapes) PARFAIT_CHECK_OK(measure_shape(shape));
+    if (options_.attention) PARFAIT_CHECK_OK(measure_attention());
     report_.peaks = {median(vnni_), median(bf16_), median(f32_), median(read_), median(copy_)};
     return std::move(report_);
   }
@@ -144,6 +146,41 @@ class Run {
       if (entry.what == "w4a4 layer") entry.quantize_share = quantize[1] / entry.seconds;
       report_.entries.push_back(std::move(entry));
     }
+  }
+
+  // The queries and keys of a 1024 × 1024 picture of klein: 4,096 tokens, 24 heads × 128.
+  Result<Done> measure_attention() {
+    constexpr std::uint64_t tokens = 4096, heads = 24, head_size = 128, columns = heads * head_size;
+    PARFAIT_TRY(Ops ops, Ops::make(options_.threads, options_.isa));
+    std::vector<std::uint16_t> q(tokens * columns), k(q.size()), v(q.size()), y(q.size());
+    std::uint32_t noise = 1;
+    for (auto* all : {&q, &k, &v})
+      for (std::uint16_t& value : *all) {
+        noise = noise * 1664525 + 1013904223;
+        value = static_cast<std::uint16_t>(0x3f00 | (noise >> 16 & 0x80ff));  // ± 0.5 to 1
+      }
+    const auto matrix = [](auto& data) {
+      return Matrix{data.data(), DType::bf16, tokens, columns, columns};
+    };
+    const auto input = [](auto& data) {
+      return ConstMatrix{data.data(), DType::bf16, tokens, columns, columns};
+    };
+    AttentionOptions attention;
+    attention.heads = heads;
+    std::vector<double> seconds, peaks;
+    for (unsigned repeat = 0; repeat <= options_.repeats; ++repeat) {
+      const double before = peak_of(Unit::bf16);
+      const auto start = std::chrono::steady_clock::now();
+      PARFAIT_CHECK_OK(ops.attention(input(q), input(k), input(v), attention, matrix(y)));
+      const double took =
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      if (repeat == 0) continue;  // warm
+      seconds.push_back(took);
+      peaks.push_back((before + peak_of(Unit::bf16)) / 2);
+    }
+    report_.attentions.push_back(
+        {"bf16", tokens, tokens, heads, head_size, median(seconds), median(peaks)});
+    return Done{};
   }
 
   double peak_of(Unit unit) {

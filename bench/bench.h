@@ -57,9 +57,10 @@ struct Packing {
 };
 
 struct Attention {
-  std::string kernel;
+  std::string what;  // the type of q, k and v
   std::uint64_t queries = 0, keys = 0, heads = 0, head_size = 0;
   double seconds = 0;
+  double peak = 0;        // bf16, measured around it
   double gflops() const;  // 4 · queries · keys · head size · heads
 };
 

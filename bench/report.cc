@@ -127,9 +127,10 @@ std::string to_text(const Report& report) {
   if (!report.attentions.empty()) {
     text += "\nAttention, GFLOP/s, and the share of the bf16 peak\n";
     for (const Attention& one : report.attentions)
-      text += fmt::format("{:24} S {} T {} heads {} x {}: {:.2f} ms {:.0f} {:.0f}%\n", one.kernel,
-                          one.queries, one.keys, one.heads, one.head_size, one.seconds * 1e3,
-                          one.gflops(), 100 * one.gflops() / peaks.bf16);
+      text +=
+          fmt::format("{:6} {} queries, {} keys, {} heads x {}: {:.1f} ms {:.0f} {:.0f}%\n",
+                      one.what, one.queries, one.keys, one.heads, one.head_size, one.seconds * 1e3,
+                      one.gflops(), one.peak > 0 ? 100 * one.gflops() / one.peak : 0.0);
   }
   return text;
 }
@@ -161,13 +162,14 @@ std::string to_json(const Report& report) {
     json["packing"].push_back(
         {{"kernel", p.kernel}, {"shape", p.shape}, {"bytes", p.bytes}, {"seconds", p.seconds}});
   for (const Attention& a : report.attentions)
-    json["attention"].push_back({{"kernel", a.kernel},
+    json["attention"].push_back({{"what", a.what},
                                  {"queries", a.queries},
                                  {"keys", a.keys},
                                  {"heads", a.heads},
                                  {"head_size", a.head_size},
                                  {"seconds", a.seconds},
-                                 {"gflops", a.gflops()}});
+                                 {"gflops", a.gflops()},
+                                 {"peak_gflops", a.peak}});
   return json.dump(1);
 }
 

@@ -12,6 +12,7 @@ struct Arguments {
   std::vector<std::string> shapes, peers;
   std::vector<std::uint64_t> rows;
   std::uint32_t threads = 0, repeats = 5;
+  bool attention = true;
 };
 
 std::uint64_t whole_number(const std::string& text) {
@@ -53,6 +54,7 @@ int run_bench(Program& program, const Arguments& arguments) {
   options.repeats = arguments.repeats;
   options.isa = plan_options(arguments.machine).isa;
   options.peers = arguments.peers;
+  options.attention = arguments.attention;
   ProgressBar bar("measuring");
   options.progress = bar.callback();
   const bench::Report report = get(bench::run(options));
@@ -79,6 +81,7 @@ void add_bench(CLI::App& app, Program& program) {
       "--peer", arguments->peers,
       "Command of a program that speaks the protocol of bench/peer.h, to be measured in "
       "the same run; may be given more than once");
+  verb.add_flag("!--no-attention", arguments->attention, "Leave attention out");
   add_machine_options(verb, arguments->machine);
   add_json_option(verb, program);
   verb.footer("Example: parfait bench --shapes klein --rows 1 256");

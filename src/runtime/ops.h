@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/linear/linear.h"
 #include "parfait/ops.h"
 #include "runtime/threads.h"
 
@@ -28,7 +29,19 @@ struct Ops {
 
   Threads pool;
   std::vector<Isa> isas;
-  std::vector<std::vector<float>> scratch;  // by thread
+  std::vector<std::vector<float>> scratch;   // by thread
+  std::vector<kernels::AlignedBytes> bytes;  // by thread
+  kernels::AlignedBytes packed;              // what threads share
+
+  // To be called before the threads start: what they share must not fail, and memory can.
+  void reserve_bytes(std::uint64_t size) {
+    bytes.resize(pool.count());
+    for (kernels::AlignedBytes& one : bytes)
+      if (one.size() < size) one = kernels::AlignedBytes(size);
+  }
+  void reserve_packed(std::uint64_t size) {
+    if (packed.size() < size) packed = kernels::AlignedBytes(size);
+  }
 };
 
 }  // namespace parfait::runtime
