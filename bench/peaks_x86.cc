@@ -13,11 +13,11 @@ namespace parfait::bench {
 #if defined(__x86_64__)
 namespace {
 
-#define PARFAIT_TWENTY(X)                                                                       \
-  X(0)                                                                                          \
-  X(1)                                                                                          \
-  X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16) X(17) X(18) \
-      X(19)
+#define PARFAIT_TWENTY(X) \
+  X(0)                    \
+  X(1)                    \
+  X(2)                    \
+  X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16) X(17) X(18) X(19)
 #define PARFAIT_TWELVE(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
 #define PARFAIT_ZMM                                                                             \
   "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10",      \

@@ -58,6 +58,8 @@ struct Matrix {
   void* data = nullptr;
   DType dtype = DType::f32;
   std::uint64_t rows = 0, columns = 0, stride = 0;
+
+  operator ConstMatrix() const { return {data, dtype, rows, columns, stride}; }
 };
 
 // A layer, and where its output goes.

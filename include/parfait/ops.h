@@ -35,7 +35,7 @@ struct ConvWeight;
 // empty vector is left out: weight as 1, the others as 0. Each has as many values as x has columns.
 struct NormOptions {
   float epsilon = 1e-6f;
-  std::span<const float> weight, bias, scale, shift;
+  std::span<const float> weight = {}, bias = {}, scale = {}, shift = {};
 };
 
 // Which columns of a head turn together: 2i and 2i + 1, or i and i + head_size/2.
@@ -56,14 +56,15 @@ struct AttentionOptions {
   std::uint64_t kv_heads = 0;  // 0: as many as heads; divides heads, query head h uses h·kv/heads
   float scale = 0;             // of q·k; 0: 1 / sqrt(head size)
   AttentionMask mask = AttentionMask::full;
-  std::span<const std::uint8_t> keys;  // one a key, 0: padding, seen by nobody; empty: all are seen
+  std::span<const std::uint8_t> keys =
+      {};  // one a key, 0: padding, seen by nobody; empty: all are seen
 };
 
 struct GroupNormOptions {
   std::uint64_t groups = 32;  // divides the channels
   float epsilon = 1e-6f;
-  std::span<const float> weight, bias;  // one a channel, or empty
-  bool silu = false;                    // y = silu(normalised)
+  std::span<const float> weight = {}, bias = {};  // one a channel, or empty
+  bool silu = false;                              // y = silu(normalised)
 };
 
 // An image as a matrix: height · width rows, one column a channel ("channels last").

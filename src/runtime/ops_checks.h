@@ -10,8 +10,8 @@
 
 namespace parfait::runtime {
 
-// A matrix of an activation's type, of this shape, whose rows do not overlap and whose bytes fit
-// the address space. op and what are named in the error: "rms_norm", "y".
+// A matrix of an activation's type, of this shape, whose rows do not overlap. op and what are named
+// in the error: "rms_norm", "y".
 Result<Done> check_operand(std::string_view op, std::string_view what, const ConstMatrix& matrix,
                            std::uint64_t rows, std::uint64_t columns);
 inline Result<Done> check_operand(std::string_view op, std::string_view what, const Matrix& m,

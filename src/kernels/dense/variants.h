@@ -1,0 +1,24 @@
+// The variants that the lists in kernels.cc name.
+#ifndef PARFAIT_KERNELS_DENSE_VARIANTS_H_
+#define PARFAIT_KERNELS_DENSE_VARIANTS_H_
+
+#include "kernels/dense/dense.h"
+
+namespace parfait::kernels {
+
+extern const DenseKernel dense_reference;
+extern const ConvKernel conv_reference;
+#if defined(PARFAIT_ONEDNN)
+extern const DenseKernel dense_onednn;
+extern const ConvKernel conv_onednn;
+#endif
+
+// Shared by the variants: rows of a matrix as floats, and floats as a part of a matrix.
+void widen_rows(const ConstMatrix& from, std::uint64_t first, std::uint64_t last, float* to);
+void store_rows(const float* from, const Matrix& to, std::uint64_t m0, std::uint64_t m1,
+                std::uint64_t n0, std::uint64_t n1);
+bool pack_plain(const ConstMatrix& w, PackedDense& out);
+
+}  // namespace parfait::kernels
+
+#endif  // PARFAIT_KERNELS_DENSE_VARIANTS_H_

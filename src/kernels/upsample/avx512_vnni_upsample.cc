@@ -1,0 +1,27 @@
+#include "kernels/upsample/upsample.h"
+
+#if defined(__x86_64__)
+
+#include <cstring>
+
+#include "kernels/simd/avx512_vnni.h"
+
+// clang-format off: the region starts behind all headers
+#include "kernels/avx512_vnni_begin.inc"
+// clang-format on
+
+namespace parfait::kernels {
+namespace {
+
+using namespace simd::avx512;
+#include "kernels/upsample/upsample.inc"
+
+}  // namespace
+
+const UpsampleKernel upsample_avx512_vnni = {"upsample.avx512_vnni", Isa::avx512_vnni, upsample};
+
+}  // namespace parfait::kernels
+
+#include "kernels/avx512_vnni_end.inc"
+
+#endif  // __x86_64__
