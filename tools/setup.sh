@@ -6,7 +6,7 @@ set -eu
 packages="
   g++ cmake ninja-build make git binutils python3 time
   libfmt-dev libsimdjson-dev libcli11-dev nlohmann-json3-dev
-  libgtest-dev libbenchmark-dev libdnnl-dev
+  libgtest-dev libbenchmark-dev libdnnl-dev qemu-user
   clang clang-format libclang-rt-14-dev
 "
 

@@ -15,6 +15,7 @@
 // clang-format on
 
 namespace parfait::kernels::avx512 {
+namespace {  // each source has its own copy: the linker may not give one's code to another
 
 using Floats = __m512;
 
@@ -65,6 +66,7 @@ inline void store_output(const AttentionProblem& p, std::uint64_t i, std::uint64
           v);
 }
 
+}  // namespace
 }  // namespace parfait::kernels::avx512
 
 #include "kernels/avx512_vnni_end.inc"

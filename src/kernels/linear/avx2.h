@@ -16,6 +16,7 @@
 // clang-format on
 
 namespace parfait::kernels::avx2 {
+namespace {  // each source has its own copy: the linker may not give one's code to another
 
 inline constexpr unsigned lanes = 8;
 
@@ -191,6 +192,7 @@ inline void widen_w6a8(const PackedWeight& w, const std::byte* panel, std::byte*
   }
 }
 
+}  // namespace
 }  // namespace parfait::kernels::avx2
 
 #include "kernels/avx2_end.inc"

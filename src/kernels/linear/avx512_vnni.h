@@ -15,6 +15,7 @@
 // clang-format on
 
 namespace parfait::kernels::avx512 {
+namespace {  // each source has its own copy: the linker may not give one's code to another
 
 inline constexpr std::uint64_t lanes = 16;
 
@@ -50,6 +51,7 @@ inline void store16(DType dtype, std::byte* data, std::uint64_t i, __mmask16 mas
   }
 }
 
+}  // namespace
 }  // namespace parfait::kernels::avx512
 
 #include "kernels/avx512_vnni_end.inc"

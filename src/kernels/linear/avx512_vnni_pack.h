@@ -15,6 +15,7 @@
 // clang-format on
 
 namespace parfait::kernels::avx512 {
+namespace {  // each source has its own copy: the linker may not give one's code to another
 
 // 16 × 16 words.
 inline void transpose(__m512i (&r)[16]) {
@@ -100,6 +101,7 @@ void pack_steps(const WeightView& w, std::uint64_t n0, std::uint64_t n1, std::ui
   _mm_sfence();
 }
 
+}  // namespace
 }  // namespace parfait::kernels::avx512
 
 #include "kernels/avx512_vnni_end.inc"

@@ -17,6 +17,7 @@
 // clang-format on
 
 namespace parfait::kernels::simd::avx2 {
+namespace {  // each source has its own copy: the linker may not give one's code to another
 
 inline constexpr std::uint64_t lanes = 16;
 
@@ -175,6 +176,7 @@ inline Floats evens_negative(Floats a) {
 #include "kernels/simd/functions.inc"
 #include "kernels/simd/matrices.inc"
 
+}  // namespace
 }  // namespace parfait::kernels::simd::avx2
 
 #include "kernels/avx2_end.inc"

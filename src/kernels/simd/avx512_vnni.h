@@ -16,6 +16,7 @@
 // clang-format on
 
 namespace parfait::kernels::simd::avx512 {
+namespace {  // each source has its own copy: the linker may not give one's code to another
 
 inline constexpr std::uint64_t lanes = 16;
 
@@ -127,6 +128,7 @@ inline Floats evens_negative(Floats a) {
 #include "kernels/simd/functions.inc"
 #include "kernels/simd/matrices.inc"
 
+}  // namespace
 }  // namespace parfait::kernels::simd::avx512
 
 #include "kernels/avx512_vnni_end.inc"
