@@ -6,7 +6,8 @@ set -eu
 packages="
   g++ cmake ninja-build make git binutils python3 time
   libfmt-dev libsimdjson-dev libcli11-dev nlohmann-json3-dev
-  libgtest-dev libbenchmark-dev libdnnl-dev qemu-user
+  libgtest-dev libbenchmark-dev libdnnl-dev
+  g++-aarch64-linux-gnu qemu-user googletest
   clang clang-format libclang-rt-14-dev
 "
 

@@ -224,6 +224,10 @@ using avx512::pack_steps;
 // In this order.
 #include "kernels/linear/panel_pack.inc"
 // then
+#include "kernels/linear/panel_views.inc"
+// then
+#include "kernels/linear/panel_tile.inc"
+// then
 #include "kernels/linear/panel_multiply.inc"
 
 }  // namespace

@@ -67,6 +67,10 @@ constexpr std::uint8_t int8_flip = 0x80;
 // then
 #include "kernels/linear/panel_pack.inc"
 // then
+#include "kernels/linear/panel_views.inc"
+// then
+#include "kernels/linear/panel_tile.inc"
+// then
 #include "kernels/linear/panel_multiply.inc"
 
 }  // namespace

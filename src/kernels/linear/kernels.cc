@@ -27,6 +27,9 @@ std::span<const LinearKernel> linear_kernels(WeightCode code) {
 #if defined(__x86_64__)
 #define PARFAIT_VARIANTS(code) \
   { code##_avx512_vnni, code##_avx_vnni, code##_avx2, code##_reference }
+#elif defined(__aarch64__)
+#define PARFAIT_VARIANTS(code) \
+  { code##_neon_i8mm, code##_neon_dotprod, code##_reference }
 #else
 #define PARFAIT_VARIANTS(code) \
   { code##_reference }
