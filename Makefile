@@ -35,8 +35,11 @@ fuzz: setup
 	@cmake --build --preset fuzz --parallel $(JOBS)
 	fuzz/run.sh build/fuzz $(FUZZ_SECONDS)
 
+# Headers first, then the linear layers and attention beside the peers that are found. BENCH adds
+# options, as in make bench BENCH='--peer "python3 bench/peer_torch.py"'.
 bench: build
 	bench/run.py $(PARFAIT)
+	$(PARFAIT) bench $(BENCH)
 
 format: setup
 	git ls-files '*.cc' '*.h' | xargs clang-format -i
