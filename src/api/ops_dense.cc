@@ -16,8 +16,11 @@ Result<DenseWeight> Ops::pack_dense(ConstMatrix w, std::span<const float> bias) 
                     w.columns);
 }
 
-Result<Done> Ops::dense(ConstMatrix x, const DenseWeight& w, Matrix y) {
+Result<Done> Ops::dense(ConstMatrix x, const DenseWeight& w, Matrix y) try {
   return runtime::dense(*state_, x, *w.state(), y);
+} catch (const std::bad_alloc&) {
+  return make_error(ErrorCode::out_of_memory, "dense: there is not enough memory for {} rows",
+                    x.rows);
 }
 
 Result<ConvWeight> Ops::pack_conv(ConstMatrix w, std::uint64_t in_channels,
@@ -30,8 +33,12 @@ Result<ConvWeight> Ops::pack_conv(ConstMatrix w, std::uint64_t in_channels,
                     w.columns);
 }
 
-Result<Done> Ops::conv2d(ConstMatrix x, ImageSize size, const ConvWeight& w, Matrix y) {
+Result<Done> Ops::conv2d(ConstMatrix x, ImageSize size, const ConvWeight& w, Matrix y) try {
   return runtime::conv2d(*state_, x, size, *w.state(), y);
+} catch (const std::bad_alloc&) {
+  return make_error(ErrorCode::out_of_memory,
+                    "conv2d: there is not enough memory for an image of {} × {}", size.height,
+                    size.width);
 }
 
 }  // namespace parfait

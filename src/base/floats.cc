@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstddef>
+#include <cstring>
 #include <limits>
 
 #include "base/bytes.h"
@@ -45,6 +46,21 @@ float f16_to_float(std::uint16_t bits) {
   constexpr float rebias = 0x1p112f;
   return std::bit_cast<float>(
       sign | std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) * rebias));
+}
+
+void widen(DType dtype, const std::byte* from, std::uint64_t count, float* to) {
+  switch (dtype) {
+    case DType::bf16:
+      for (std::uint64_t i = 0; i < count; ++i)
+        to[i] = bf16_to_float(load_at<std::uint16_t>(from, i));
+      return;
+    case DType::f16:
+      for (std::uint64_t i = 0; i < count; ++i)
+        to[i] = f16_to_float(load_at<std::uint16_t>(from, i));
+      return;
+    default:
+      std::memcpy(to, from, count * sizeof(float));
+  }
 }
 
 std::uint16_t float_to_f16(float value) {

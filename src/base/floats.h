@@ -27,6 +27,9 @@ inline std::uint16_t float_to_bf16(float value) {
   return static_cast<std::uint16_t>(bits >> 16);
 }
 
+// `count` values of F32, F16 or BF16, unaligned, as floats.
+void widen(DType dtype, const std::byte* from, std::uint64_t count, float* to);
+
 float f16_to_float(std::uint16_t bits);
 std::uint16_t float_to_f16(float value);
 

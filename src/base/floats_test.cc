@@ -306,5 +306,22 @@ TEST_F(CodecTables, encoding) {
   expect_codes<std::uint16_t>("bf16.enc.x", "bf16.enc.code", types[4].encode, types[4].decode);
 }
 
+TEST(Floats, widen_is_load_float_of_each) {
+  std::vector<std::byte> bytes(2 * 65536 + 1);
+  for (std::uint32_t i = 0; i < 65536; ++i) {
+    const auto bits = static_cast<std::uint16_t>(i);
+    std::memcpy(bytes.data() + 1 + 2 * i, &bits, 2);
+  }
+  for (const DType dtype : {DType::f16, DType::bf16, DType::f32}) {
+    const std::uint64_t count = dtype == DType::f32 ? 32768 : 65536;
+    std::vector<float> out(count);
+    widen(dtype, bytes.data() + 1, count, out.data());
+    for (std::uint64_t i = 0; i < count; ++i)
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(out[i]),
+                std::bit_cast<std::uint32_t>(load_float(dtype, bytes.data() + 1, i)))
+          << dtype_name(dtype) << " " << i;
+  }
+}
+
 }  // namespace
 }  // namespace parfait

@@ -41,7 +41,9 @@ Result<std::shared_ptr<const DenseWeight>> pack_dense(Ops& ops, const ConstMatri
   PARFAIT_CHECK_OK(check_operand("pack_dense", "w", w, w.rows, w.columns));
   PARFAIT_CHECK_OK(check_vector("pack_dense", "bias", bias.size(), w.rows));
   auto weight = std::make_shared<DenseWeight>();
-  weight->kernel = &ops.choose(kernels::dense_kernels());
+  // A sum of no terms is the bias; oneDNN leaves y as it is.
+  weight->kernel =
+      w.columns == 0 ? &kernels::dense_kernels().back() : &ops.choose(kernels::dense_kernels());
   weight->packed.bias.assign(bias.begin(), bias.end());
   if (!weight->kernel->pack(w, weight->packed))
     return make_error(ErrorCode::run_kind, "pack_dense: {} refused a weight of [{}, {}]",
@@ -94,7 +96,7 @@ Result<std::shared_ptr<const ConvWeight>> pack_conv(Ops&, const ConstMatrix& w,
   packed.bias.assign(bias.begin(), bias.end());
   const std::uint64_t row = w.columns * (dtype_bits(w.dtype) / 8);
   packed.plain = kernels::AlignedBytes(w.rows * row);
-  for (std::uint64_t n = 0; n < w.rows; ++n)
+  for (std::uint64_t n = 0; row != 0 && n < w.rows; ++n)
     std::copy_n(static_cast<const std::byte*>(w.data) + n * w.stride * (dtype_bits(w.dtype) / 8),
                 row, packed.plain.data() + n * row);
   return std::shared_ptr<const ConvWeight>(std::move(weight));
@@ -117,9 +119,11 @@ Result<Done> conv2d(Ops& ops, const ConstMatrix& x, ImageSize size, const ConvWe
   PARFAIT_CHECK_OK(check_operand("conv2d", "x", x, size.height * size.width, packed.in_channels));
   PARFAIT_CHECK_OK(
       check_operand("conv2d", "y", y, shape.out.height * shape.out.width, packed.out_channels));
-  const kernels::ConvKernel& kernel = ops.choose(kernels::conv_kernels());
+  if (packed.out_channels == 0) return Done{};
+  const kernels::ConvKernel& kernel = packed.in_channels == 0 ? kernels::conv_kernels().back()
+                                                              : ops.choose(kernels::conv_kernels());
   // Strips of about so many pixels, whatever the number of threads.
-  constexpr std::uint64_t pixels = 8192;
+  constexpr std::uint64_t pixels = 2048;
   const std::uint64_t rows =
       std::clamp<std::uint64_t>(pixels / shape.out.width, 1, shape.out.height);
   return run_pieces(ops, "conv2d", kernel.name, ceil_div(shape.out.height, rows),

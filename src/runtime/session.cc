@@ -57,19 +57,7 @@ std::uint64_t rows_at_once(std::uint64_t stride) {
 // Row m of x, as floats.
 void widen_row(const ConstMatrix& x, std::uint64_t m, float* out) {
   const std::uint64_t size = dtype_bits(x.dtype) / 8;
-  const std::byte* row = static_cast<const std::byte*>(x.data) + m * x.stride * size;
-  switch (x.dtype) {
-    case DType::bf16:
-      for (std::uint64_t k = 0; k < x.columns; ++k)
-        out[k] = bf16_to_float(load_at<std::uint16_t>(row, k));
-      return;
-    case DType::f16:
-      for (std::uint64_t k = 0; k < x.columns; ++k)
-        out[k] = f16_to_float(load_at<std::uint16_t>(row, k));
-      return;
-    default:
-      std::memcpy(out, row, x.columns * sizeof(float));
-  }
+  widen(x.dtype, static_cast<const std::byte*>(x.data) + m * x.stride * size, x.columns, out);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "base/floats.h"
 #include "formats/common.h"
 #include "formats/data_checks.h"
 #include "formats/plain/layout.h"
@@ -55,8 +56,9 @@ SplitRule split(const Layer&) { return {1, 1, "no groups of inputs"}; }
 
 void decode(const LayerData& data, std::uint64_t first_row, std::uint64_t rows, float* out) {
   const std::uint64_t columns = data.layer->columns;
-  const Values values(data, "weight");
-  for (std::uint64_t i = 0; i < rows * columns; ++i) out[i] = values[first_row * columns + i];
+  const DType dtype = data.layer->part("weight")->dtype;
+  const std::uint64_t row_bytes = columns * (dtype_bits(dtype) / 8);
+  widen(dtype, data.part("weight").data() + first_row * row_bytes, rows * columns, out);
 }
 
 // Encode: with the converter.

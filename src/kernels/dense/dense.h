@@ -5,9 +5,10 @@
 //            y[(oy, ox), o] = bias[o] + Σ over c, i, j of x[(oy·s + i − top, ox·s + j − left), c] ·
 //            w[o, c, i, j], where x is 0 outside
 //
-// Products and sums are float; y is rounded once, to its own type. Where x and w are both BF16 the
-// products are of bf16 values, exactly as float has them; in every other mix both are widened to
-// float, so no digit of x is lost. Sums: the reference adds in ascending order of k (of c, i, j);
+// Products and sums are float; y is rounded once, to its own type. Where x and w are both BF16 and
+// the machine multiplies BF16, products are of bf16 values, exactly as float has them, but that the
+// processor takes values below 2^-126 as 0; in every other mix both are widened to float, so no
+// digit of x is lost. Sums: the reference adds in ascending order of k (of c, i, j);
 // oneDNN in an order of its own, so results differ by float rounding of K terms, and do not depend
 // on how the output is cut as long as the pieces are the same.
 //

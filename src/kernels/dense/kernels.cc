@@ -45,22 +45,40 @@ void widen_rows(const ConstMatrix& from, std::uint64_t first, std::uint64_t last
   }
 }
 
+void copy_rows(const ConstMatrix& from, std::uint64_t first, std::uint64_t last, std::byte* to) {
+  const std::uint64_t size = dtype_bits(from.dtype) / 8, bytes = from.columns * size;
+  if (bytes == 0) return;  // there may be no data then, not even an address
+  for (std::uint64_t m = first; m < last; ++m, to += bytes)
+    std::memcpy(to, static_cast<const std::byte*>(from.data) + m * from.stride * size, bytes);
+}
+
 void store_rows(const float* from, const Matrix& to, std::uint64_t m0, std::uint64_t m1,
                 std::uint64_t n0, std::uint64_t n1) {
-  for (std::uint64_t m = m0; m < m1; ++m)
-    for (std::uint64_t n = n0; n < n1; ++n)
-      store_float(to.dtype, static_cast<std::byte*>(to.data), m * to.stride + n, *from++);
+  auto* data = static_cast<std::byte*>(to.data);
+  for (std::uint64_t m = m0; m < m1; ++m, from += n1 - n0) {
+    if (to.dtype == DType::bf16) {
+      std::byte* row = data + (m * to.stride + n0) * sizeof(std::uint16_t);
+      for (std::uint64_t i = 0; i < n1 - n0; ++i) store_at(row, i, float_to_bf16(from[i]));
+    } else {
+      for (std::uint64_t i = 0; i < n1 - n0; ++i)
+        store_float(to.dtype, data, m * to.stride + n0 + i, from[i]);
+    }
+  }
+}
+
+void place_rows(const std::byte* from, const Matrix& to, std::uint64_t m0, std::uint64_t m1,
+                std::uint64_t n0, std::uint64_t n1) {
+  const std::uint64_t size = dtype_bits(to.dtype) / 8, bytes = (n1 - n0) * size;
+  for (std::uint64_t m = m0; m < m1; ++m, from += bytes)
+    std::memcpy(static_cast<std::byte*>(to.data) + (m * to.stride + n0) * size, from, bytes);
 }
 
 bool pack_plain(const ConstMatrix& w, PackedDense& out) {
-  const std::uint64_t size = dtype_bits(w.dtype) / 8;
   out.dtype = w.dtype;
   out.rows = w.rows;
   out.columns = w.columns;
-  out.plain = AlignedBytes(w.rows * w.columns * size);
-  for (std::uint64_t n = 0; n < w.rows; ++n)
-    std::memcpy(out.plain.data() + n * w.columns * size,
-                static_cast<const std::byte*>(w.data) + n * w.stride * size, w.columns * size);
+  out.plain = AlignedBytes(w.rows * w.columns * (dtype_bits(w.dtype) / 8));
+  copy_rows(w, 0, w.rows, out.plain.data());
   return true;
 }
 

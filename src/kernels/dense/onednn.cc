@@ -70,6 +70,12 @@ Device& device() {
 
 dnnl_data_type_t type_of(DType dtype) { return dtype == DType::bf16 ? dnnl_bf16 : dnnl_f32; }
 
+// oneDNN also emulates BF16 products, at a third of the speed of floats.
+bool multiplies_bf16() {
+  constexpr unsigned wanted = dnnl_cpu_isa_avx512_core_bf16;
+  return (static_cast<unsigned>(dnnl_get_effective_cpu_isa()) & wanted) == wanted;
+}
+
 struct Argument {
   int index;
   dnnl_memory_desc_t desc;
@@ -104,7 +110,6 @@ bool reorder(const dnnl_memory_desc_t& from_desc, const void* from,
                                                 Argument{DNNL_ARG_TO, to_desc, to}});
 }
 
-template <class... Sizes>
 dnnl_memory_desc_t strided(dnnl_data_type_t type, std::initializer_list<std::uint64_t> sizes,
                            std::initializer_list<std::uint64_t> strides) {
   dnnl_dims_t dims, steps;
@@ -155,9 +160,9 @@ bool pack(const ConstMatrix& w, PackedDense& out) {
   if (!device().ok) return false;
   auto layouts = std::make_shared<Layouts>();
   const std::uint64_t rest = w.rows % dense_outputs;
-  // F16, and BF16 on a machine for which oneDNN has no product of it, stay plain.
-  if (w.dtype == DType::f16 || w.rows == 0 || w.columns == 0 ||
-      !find_layout(type_of(w.dtype), dense_outputs, w.columns, layouts->whole) ||
+  // F16, and BF16 on a machine that does not multiply it, stay plain.
+  if (w.dtype == DType::f16 || (w.dtype == DType::bf16 && !multiplies_bf16()) || w.rows == 0 ||
+      w.columns == 0 || !find_layout(type_of(w.dtype), dense_outputs, w.columns, layouts->whole) ||
       (rest != 0 && !find_layout(type_of(w.dtype), rest, w.columns, layouts->last)))
     return pack_plain(w, out);
   out.dtype = w.dtype;
@@ -178,32 +183,62 @@ bool pack(const ConstMatrix& w, PackedDense& out) {
   return true;
 }
 
+// x as oneDNN takes it: rows one behind the other, in the type that is computed with. Where it is
+// not so already it is copied to `room`. oneDNN takes rows that lie apart too, but then leaves its
+// fast code for plain loops, and does not say so.
+const void* contiguous(const ConstMatrix& x, std::uint64_t first, std::uint64_t last, DType type,
+                       float* room) {
+  if (x.dtype == type && x.stride == x.columns)
+    return static_cast<const std::byte*>(x.data) + first * x.stride * (dtype_bits(type) / 8);
+  if (x.dtype == type)
+    copy_rows(x, first, last, reinterpret_cast<std::byte*>(room));
+  else
+    widen_rows(x, first, last, room);
+  return room;
+}
+
+// Where oneDNN puts rows of y: in y itself, or in `room` when y's rows lie apart or its type is not
+// the one that oneDNN rounds to.
+struct Target {
+  DType type;
+  void* data;
+  bool in_place;
+};
+Target target_of(const Matrix& y, std::uint64_t m0, std::uint64_t n0, std::uint64_t outputs,
+                 DType type, float* room) {
+  if (y.dtype != type || y.stride != outputs) return {type, room, false};
+  return {type, static_cast<std::byte*>(y.data) + (m0 * y.stride + n0) * (dtype_bits(type) / 8),
+          true};
+}
+void put(const Target& from, const Matrix& y, std::uint64_t m0, std::uint64_t m1, std::uint64_t n0,
+         std::uint64_t n1) {
+  if (from.in_place) return;
+  if (from.type == y.dtype)
+    place_rows(static_cast<const std::byte*>(from.data), y, m0, m1, n0, n1);
+  else
+    store_rows(static_cast<const float*>(from.data), y, m0, m1, n0, n1);
+}
+
+float* reserve(std::vector<float>& scratch, std::uint64_t values) {
+  if (scratch.size() < values) scratch.resize(values);
+  return scratch.data();
+}
+
 bool multiply(const PackedDense& w, const ConstMatrix& x, std::uint64_t m0, std::uint64_t m1,
               std::uint64_t n0, std::uint64_t n1, const Matrix& y, std::vector<float>& scratch) {
   const OneThread one;
   if (!device().ok) return false;
   const std::uint64_t rows = m1 - m0, outputs = n1 - n0, K = w.columns;
-  const bool as_bf16 = !w.pieces.empty() && w.dtype == DType::bf16 && x.dtype == DType::bf16;
-  const bool x_as_it_is = as_bf16 || x.dtype == DType::f32;
-  const bool y_as_it_is = y.dtype != DType::f16 && (as_bf16 || y.dtype == DType::f32);
-  const bool w_as_it_is = as_bf16 || (!w.pieces.empty() && w.dtype == DType::f32);
+  const DType type = !w.pieces.empty() && w.dtype == DType::bf16 && x.dtype == DType::bf16
+                         ? DType::bf16
+                         : DType::f32;
+  const bool w_as_it_is = !w.pieces.empty() && w.dtype == type;
+  float* x_room = reserve(scratch, rows * K + rows * outputs + (w_as_it_is ? 0 : outputs * K));
+  float *y_room = x_room + rows * K, *w_room = y_room + rows * outputs;
 
-  const std::uint64_t x_values = x_as_it_is ? 0 : rows * K,
-                      y_values = y_as_it_is ? 0 : rows * outputs,
-                      w_values = w_as_it_is ? 0 : outputs * K;
-  if (scratch.size() < x_values + y_values + w_values)
-    scratch.resize(x_values + y_values + w_values);
-  float *x_floats = scratch.data(), *y_floats = x_floats + x_values,
-        *w_floats = y_floats + y_values;
-
-  const dnnl_data_type_t in = as_bf16 ? dnnl_bf16 : dnnl_f32;
-  Argument x_in{DNNL_ARG_SRC, strided(in, {rows, K}, {x_as_it_is ? x.stride : K, 1}), x_floats};
-  if (x_as_it_is)
-    x_in.data = static_cast<const std::byte*>(x.data) + m0 * x.stride * (dtype_bits(x.dtype) / 8);
-  else
-    widen_rows(x, m0, m1, x_floats);
-
-  Argument w_in{DNNL_ARG_WEIGHTS, strided(dnnl_f32, {K, outputs}, {1, K}), w_floats};
+  const Argument x_in{DNNL_ARG_SRC, strided(type_of(type), {rows, K}, {K, 1}),
+                      contiguous(x, m0, m1, type, x_room)};
+  Argument w_in{DNNL_ARG_WEIGHTS, strided(dnnl_f32, {K, outputs}, {1, K}), w_room};
   if (!w.pieces.empty()) {
     const auto* layouts = static_cast<const Layouts*>(w.layout.get());
     const bool whole = std::min(dense_outputs, w.rows - n0) == dense_outputs;
@@ -211,18 +246,16 @@ bool multiply(const PackedDense& w, const ConstMatrix& x, std::uint64_t m0, std:
     const std::byte* piece = w.pieces[n0 / dense_outputs].data();
     if (w_as_it_is)
       w_in = {DNNL_ARG_WEIGHTS, layout, piece};
-    else if (!reorder(layout, piece, w_in.desc, w_floats))
+    else if (!reorder(layout, piece, w_in.desc, w_room))
       return false;
   } else {
     const ConstMatrix plain{w.plain.data(), w.dtype, w.rows, K, K};
-    widen_rows(plain, n0, n1, w_floats);
+    widen_rows(plain, n0, n1, w_room);
   }
-
-  Argument y_out{DNNL_ARG_DST, strided(dnnl_f32, {rows, outputs}, {outputs, 1}), y_floats};
-  if (y_as_it_is) {
-    y_out.desc = strided(type_of(y.dtype), {rows, outputs}, {y.stride, 1});
-    y_out.data = static_cast<std::byte*>(y.data) + (m0 * y.stride + n0) * (dtype_bits(y.dtype) / 8);
-  }
+  const Target out =
+      target_of(y, m0, n0, outputs, y.dtype == DType::bf16 ? type : DType::f32, y_room);
+  const Argument y_out{DNNL_ARG_DST, strided(type_of(out.type), {rows, outputs}, {outputs, 1}),
+                       out.data};
   const dnnl_memory_desc_t bias_desc = strided(dnnl_f32, {1, outputs}, {outputs, 1});
   const bool biased = !w.bias.empty();
   Description description;
@@ -232,7 +265,7 @@ bool multiply(const PackedDense& w, const ConstMatrix& x, std::uint64_t m0, std:
   const Argument arguments[] = {
       x_in, w_in, y_out, {DNNL_ARG_BIAS, bias_desc, biased ? w.bias.data() + n0 : nullptr}};
   if (!execute(description.handle, std::span(arguments).first(biased ? 4 : 3))) return false;
-  if (!y_as_it_is) store_rows(y_floats, y, m0, m1, n0, n1);
+  put(out, y, m0, m1, n0, n1);
   return true;
 }
 
@@ -254,6 +287,32 @@ Strip strip_of(const ConvShape& shape, std::uint64_t oy0, std::uint64_t oy1) {
   return strip;
 }
 
+dnnl_memory_desc_t image(DType type, std::uint64_t height, std::uint64_t width,
+                         std::uint64_t channels) {
+  return strided(type_of(type), {1, channels, height, width},
+                 {height * width * channels, 1, width * channels, channels});
+}
+
+// w may be of any layout: oneDNN's choice is then the description's weights.
+dnnl_status_t describe_convolution(const ConvShape& shape, const Strip& strip,
+                                   const dnnl_memory_desc_t& x, const dnnl_memory_desc_t& w,
+                                   const dnnl_memory_desc_t* bias, const dnnl_memory_desc_t& y,
+                                   Description& out) {
+  const ConvOptions& o = shape.options;
+  const auto stride = static_cast<dnnl_dim_t>(o.stride);
+  const dnnl_dims_t strides = {stride, stride},
+                    before = {static_cast<dnnl_dim_t>(strip.pad_top),
+                              static_cast<dnnl_dim_t>(o.pad_left)},
+                    after = {static_cast<dnnl_dim_t>(strip.pad_bottom),
+                             static_cast<dnnl_dim_t>(o.pad_right)};
+  dnnl_convolution_desc_t desc;
+  const dnnl_status_t status =
+      dnnl_convolution_forward_desc_init(&desc, dnnl_forward_inference, dnnl_convolution_direct, &x,
+                                         &w, bias, &y, strides, before, after);
+  if (status != dnnl_success) return status;
+  return dnnl_primitive_desc_create(&out.handle, &desc, nullptr, device().engine.handle, nullptr);
+}
+
 bool convolve(const PackedConv& w, const ConvShape& shape, const ConstMatrix& x, std::uint64_t oy0,
               std::uint64_t oy1, const Matrix& y, std::vector<float>& scratch) {
   const OneThread one;
@@ -264,77 +323,49 @@ bool convolve(const PackedConv& w, const ConvShape& shape, const ConstMatrix& x,
                       out_height = oy1 - oy0, out_pixels = out_height * shape.out.width;
   const std::uint64_t C = shape.in_channels, O = shape.out_channels,
                       taps = o.kernel_height * o.kernel_width;
-  const bool as_bf16 = w.dtype == DType::bf16 && x.dtype == DType::bf16;
-  const dnnl_data_type_t in = as_bf16 ? dnnl_bf16 : dnnl_f32;
+  const DType type = w.dtype == DType::bf16 && x.dtype == DType::bf16 && multiplies_bf16()
+                         ? DType::bf16
+                         : DType::f32;
+  const DType y_type = y.dtype == DType::bf16 ? type : DType::f32;
 
   // x and y as contiguous pixels in channels-last order; w in the layout that oneDNN asks for.
-  const auto image = [](dnnl_data_type_t type, std::uint64_t h, std::uint64_t width,
-                        std::uint64_t channels, std::uint64_t stride) {
-    return strided(type, {1, channels, h, width}, {h * width * stride, 1, width * stride, stride});
-  };
-  const bool x_as_it_is = as_bf16 || x.dtype == DType::f32;
-  const bool y_as_it_is = y.dtype != DType::f16 && (as_bf16 || y.dtype == DType::f32);
-  const std::uint64_t first_pixel = strip.first * shape.in.width;
-  const dnnl_memory_desc_t x_desc = image(in, height, shape.in.width, C, x_as_it_is ? x.stride : C);
-  const dnnl_memory_desc_t y_desc =
-      y_as_it_is ? image(type_of(y.dtype), out_height, shape.out.width, O, y.stride)
-                 : image(dnnl_f32, out_height, shape.out.width, O, O);
-  dnnl_dims_t bias_dims = {static_cast<dnnl_dim_t>(O)};
-  dnnl_memory_desc_t bias_desc;
-  dnnl_memory_desc_init_by_tag(&bias_desc, 1, bias_dims, dnnl_f32, dnnl_a);
+  const dnnl_memory_desc_t x_desc = image(type, height, shape.in.width, C);
+  const dnnl_memory_desc_t y_desc = image(y_type, out_height, shape.out.width, O);
+  const dnnl_memory_desc_t bias_desc = strided(dnnl_f32, {O}, {1});
   const bool biased = !w.bias.empty();
-
-  const dnnl_memory_desc_t w_any = any(in, {O, C, o.kernel_height, o.kernel_width});
-  const dnnl_dims_t strides = {static_cast<dnnl_dim_t>(o.stride),
-                               static_cast<dnnl_dim_t>(o.stride)},
-                    before = {static_cast<dnnl_dim_t>(strip.pad_top),
-                              static_cast<dnnl_dim_t>(o.pad_left)},
-                    after = {static_cast<dnnl_dim_t>(strip.pad_bottom),
-                             static_cast<dnnl_dim_t>(o.pad_right)};
-  dnnl_convolution_desc_t desc;
   Description description;
-  if (dnnl_convolution_forward_desc_init(&desc, dnnl_forward_inference, dnnl_convolution_direct,
-                                         &x_desc, &w_any, biased ? &bias_desc : nullptr, &y_desc,
-                                         strides, before, after) != dnnl_success ||
-      dnnl_primitive_desc_create(&description.handle, &desc, nullptr, device().engine.handle,
-                                 nullptr) != dnnl_success)
+  if (describe_convolution(shape, strip, x_desc,
+                           any(type_of(type), {O, C, o.kernel_height, o.kernel_width}),
+                           biased ? &bias_desc : nullptr, y_desc, description) != dnnl_success)
     return false;
   const dnnl_memory_desc_t w_desc =
       *dnnl_primitive_desc_query_md(description.handle, dnnl_query_weights_md, 0);
 
-  const std::uint64_t x_values = x_as_it_is ? 0 : in_pixels * C,
-                      y_values = y_as_it_is ? 0 : out_pixels * O,
-                      w_floats = as_bf16 || w.dtype == DType::f32 ? 0 : O * C * taps,
+  const std::uint64_t x_values = in_pixels * C, y_values = out_pixels * O,
+                      w_floats = w.dtype == type ? 0 : O * C * taps,
                       w_values = round_up(dnnl_memory_desc_get_size(&w_desc), 64) / 4 + 16;
-  if (scratch.size() < x_values + y_values + w_floats + w_values)
-    scratch.resize(x_values + y_values + w_floats + w_values);
-  float *x_at = scratch.data(), *y_at = x_at + x_values, *plain_at = y_at + y_values,
-        *w_at = plain_at + w_floats;
-  const void* x_data = x_at;
-  if (x_as_it_is)
-    x_data =
-        static_cast<const std::byte*>(x.data) + first_pixel * x.stride * (dtype_bits(x.dtype) / 8);
-  else
-    widen_rows(x, first_pixel, first_pixel + in_pixels, x_at);
+  float* x_room = reserve(scratch, x_values + y_values + w_floats + w_values);
+  float *y_room = x_room + x_values, *plain_room = y_room + y_values,
+        *w_room = plain_room + w_floats;
+  const std::uint64_t first_pixel = strip.first * shape.in.width;
+  const void* x_data = contiguous(x, first_pixel, first_pixel + in_pixels, type, x_room);
   const void* plain = w.plain.data();
   if (w_floats != 0) {
-    widen_rows({w.plain.data(), w.dtype, 1, O * C * taps, O * C * taps}, 0, 1, plain_at);
-    plain = plain_at;
+    widen_rows({w.plain.data(), w.dtype, 1, w_floats, w_floats}, 0, 1, plain_room);
+    plain = plain_room;
   }
-  if (!reorder(
-          strided(in, {O, C, o.kernel_height, o.kernel_width}, {C * taps, taps, o.kernel_width, 1}),
-          plain, w_desc, w_at))
+  if (!reorder(strided(type_of(type), {O, C, o.kernel_height, o.kernel_width},
+                       {C * taps, taps, o.kernel_width, 1}),
+               plain, w_desc, w_room))
     return false;
   const std::uint64_t y_pixel = oy0 * shape.out.width;
-  const void* y_data =
-      y_as_it_is ? static_cast<std::byte*>(y.data) + y_pixel * y.stride * (dtype_bits(y.dtype) / 8)
-                 : static_cast<void*>(y_at);
+  const Target out = target_of(y, y_pixel, 0, O, y_type, y_room);
   const Argument arguments[] = {{DNNL_ARG_SRC, x_desc, x_data},
-                                {DNNL_ARG_WEIGHTS, w_desc, w_at},
-                                {DNNL_ARG_DST, y_desc, y_data},
+                                {DNNL_ARG_WEIGHTS, w_desc, w_room},
+                                {DNNL_ARG_DST, y_desc, out.data},
                                 {DNNL_ARG_BIAS, bias_desc, biased ? w.bias.data() : nullptr}};
   if (!execute(description.handle, std::span(arguments).first(biased ? 4 : 3))) return false;
-  if (!y_as_it_is) store_rows(y_at, y, y_pixel, y_pixel + out_pixels, 0, O);
+  put(out, y, y_pixel, y_pixel + out_pixels, 0, O);
   return true;
 }
 
