@@ -44,7 +44,7 @@ struct Entry {
   std::string shape;
   std::uint64_t M = 0, N = 0, K = 0;
   double seconds = 0;  // median
-  double peak = 0;     // 1e9 operations a second of the unit it uses, measured around it
+  double peak = 0;     // 1e9 operations a second of the unit it uses, measured beside it
   std::uint64_t weight_bytes = 0;  // packed; 0: not known
   double quantize_share = 0;       // of a layer's time; 0: not measured
   double gops() const;
@@ -60,7 +60,7 @@ struct Attention {
   std::string what;  // the type of q, k and v
   std::uint64_t queries = 0, keys = 0, heads = 0, head_size = 0;
   double seconds = 0;
-  double peak = 0;        // bf16, measured around it
+  double peak = 0;        // bf16, measured beside it
   double gflops() const;  // 4 · queries · keys · head size · heads
 };
 

@@ -76,7 +76,7 @@ std::string to_text(const Report& report) {
   std::vector<std::string> own, rivals;
   for (const std::string& name : all) (is_own(name) ? own : rivals).push_back(name);
   text +=
-      "\nGOP/s, and the share of the unit's peak measured around it (VNNI; f32 for the bf16 "
+      "\nGOP/s, and the share of the unit's peak measured beside it (VNNI; f32 for the bf16 "
       "layer)\n";
   text += table(report, own, [&](const Entry& of, const std::string& what) {
     const Entry* entry = find(report, of, what);
