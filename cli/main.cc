@@ -76,6 +76,7 @@ int main(int argc, char** argv) {
   add_diff(app, program);
   add_decode(app, program);
   add_run(app, program);
+  add_generate(app, program);
   add_formats(app, program);
 #if defined(PARFAIT_WITH_BENCH)
   add_bench(app, program);

@@ -49,7 +49,7 @@ function(parfait_library)
   target_compile_features(parfait PUBLIC cxx_std_20)
   target_include_directories(parfait PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include>
                                             $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-  target_link_libraries(parfait PRIVATE fmt::fmt simdjson::simdjson Threads::Threads
+  target_link_libraries(parfait PRIVATE fmt::fmt simdjson::simdjson Threads::Threads PNG::PNG utf8proc
                                         ${PARFAIT_ONEDNN_LIBRARIES})
   if(PARFAIT_SANITIZE)
     target_link_options(parfait PUBLIC -fsanitize=${PARFAIT_SANITIZE})

@@ -7,6 +7,7 @@ packages="
   g++ cmake ninja-build make git binutils python3 time
   libfmt-dev libsimdjson-dev libcli11-dev nlohmann-json3-dev
   libgtest-dev libbenchmark-dev libdnnl-dev
+  libpng-dev libutf8proc-dev
   g++-aarch64-linux-gnu qemu-user googletest
   clang clang-format libclang-rt-14-dev
 "

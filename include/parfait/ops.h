@@ -33,8 +33,11 @@ struct ConvWeight;
 // n = x / sqrt(mean(x²) + epsilon) for rms_norm, n = (x − mean) / sqrt(variance + epsilon) for
 // layer_norm, over the columns of a row; then y = (n · weight + bias) · (1 + scale) + shift. An
 // empty vector is left out: weight as 1, the others as 0. Each has as many values as x has columns.
+// With segment not 0, each run of so many columns (a head) is normalised by itself, and the vectors
+// have as many values as a segment.
 struct NormOptions {
   float epsilon = 1e-6f;
+  std::uint64_t segment = 0;
   std::span<const float> weight = {}, bias = {}, scale = {}, shift = {};
 };
 
@@ -119,7 +122,7 @@ class Ops {
   Result<Done> add_gated(ConstMatrix x, std::span<const float> gate, ConstMatrix h, Matrix y);
 
   // --- Attention: q [S, heads · D], k and v [T, kv_heads · D], y [S, heads · D] ---
-  // y = softmax(scale · q·kᵀ + mask) · v for each head, D a multiple of 8 from 8 to 256. No S × T
+  // y = softmax(scale · q·kᵀ + mask) · v for each head, D a multiple of 8 from 8 to 512. No S × T
   // matrix is held. A query that sees no key gives 0.
   Result<Done> attention(ConstMatrix q, ConstMatrix k, ConstMatrix v,
                          const AttentionOptions& options, Matrix y);

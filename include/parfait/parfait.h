@@ -22,6 +22,7 @@
 #include "parfait/checkpoint.h"
 #include "parfait/dtype.h"
 #include "parfait/error.h"
+#include "parfait/generate.h"
 #include "parfait/model.h"
 #include "parfait/plan.h"
 #include "parfait/text.h"

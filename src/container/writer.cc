@@ -1,20 +1,14 @@
 #include "container/writer.h"
 
-#include <fcntl.h>
 #include <simdjson.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <atomic>
-#include <cerrno>
-#include <optional>
-#include <system_error>
 #include <unordered_set>
 
 #include "base/checked.h"
 #include "base/result.h"
 #include "container/tensor_index.h"
 #include "io/json.h"
+#include "io/replacement.h"
 #include "parfait/checkpoint.h"
 
 namespace parfait::container {
@@ -29,19 +23,6 @@ Result<std::uint64_t> bytes_of(const TensorDeclaration& tensor) {
     return make_error(ErrorCode::header_shape, "tensor {}: {} {} cannot be stored",
                       printable(tensor.name), dtype_name(tensor.dtype), shape_text(tensor.shape));
   return *bits / 8;
-}
-
-// Writes all of the bytes, or fails.
-Result<Done> write_all(int fd, ByteSpan bytes, const std::string& name) {
-  while (!bytes.empty()) {
-    const ssize_t done = ::write(fd, bytes.data(), bytes.size());
-    if (done < 0 && errno == EINTR) continue;
-    if (done <= 0)
-      return make_error(ErrorCode::file_write, "{}: cannot be written: {}", name,
-                        std::generic_category().message(errno));
-    bytes = bytes.subspan(static_cast<std::size_t>(done));
-  }
-  return Done{};
 }
 
 // Refuses what readers of the format, this one included, would refuse.
@@ -76,25 +57,6 @@ Result<Done> check_declarations(const std::vector<TensorDeclaration>& tensors,
                         printable(key));
   }
   return Done{};
-}
-
-// Follows links, so that what a link points to is replaced and not the link. Only a file may be
-// replaced: a rename over a device or a pipe would take its place. The permissions of the file that
-// is there, if one is.
-Result<std::optional<mode_t>> resolve_target(std::filesystem::path& target,
-                                             const std::string& name) {
-  std::error_code error;
-  if (std::filesystem::is_symlink(target, error)) {
-    target = std::filesystem::weakly_canonical(target, error);
-    if (error)
-      return make_error(ErrorCode::file_write, "{}: is a link that leads nowhere: {}", name,
-                        error.message());
-  }
-  struct stat status;
-  if (::lstat(target.c_str(), &status) != 0) return std::optional<mode_t>();
-  if (S_ISREG(status.st_mode)) return std::optional<mode_t>(status.st_mode & 07777);
-  return make_error(ErrorCode::file_write, "{}: is {}, not a file that could be replaced", name,
-                    S_ISDIR(status.st_mode) ? "a folder" : "a device, pipe or socket");
 }
 
 }  // namespace
@@ -134,15 +96,8 @@ Result<std::vector<std::byte>> make_header(
 }
 
 struct Writer::State {
-  std::filesystem::path target, temporary;
-  int fd = -1;
+  io::Replacement file;
   std::uint64_t written = 0, expected = 0;
-  bool failed = false;  // an append did, so the temporary is not what was asked for
-
-  ~State() {
-    if (fd >= 0) ::close(fd);
-    if (!temporary.empty()) ::unlink(temporary.c_str());
-  }
 };
 
 Writer::Writer(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -154,72 +109,32 @@ Result<Writer> Writer::create(const std::filesystem::path& target,
                               const std::vector<TensorDeclaration>& tensors,
                               const std::vector<std::pair<std::string, std::string>>& metadata) {
   PARFAIT_TRY(const std::vector<std::byte> header, make_header(tensors, metadata));
-  auto state = std::make_unique<State>();
-  state->target = target;
+  std::uint64_t expected = 0;
   for (const TensorDeclaration& tensor : tensors) {
     PARFAIT_TRY(const std::uint64_t bytes, bytes_of(tensor));
-    state->expected += bytes;
+    expected += bytes;
   }
-  const std::string name = printable(target.string(), 1000);
-  PARFAIT_TRY(const std::optional<mode_t> old_mode, resolve_target(state->target, name));
-  static std::atomic<unsigned> counter{0};
-  std::string temporary;
-  // Another name where a killed process of the same number left its temporary behind.
-  for (int attempt = 0; attempt < 100; ++attempt) {
-    temporary = fmt::format("{}.partial-{}-{}", state->target.string(), ::getpid(), counter++);
-    state->fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (state->fd >= 0 || errno != EEXIST) break;
-  }
-  if (state->fd < 0)
-    return make_error(ErrorCode::file_write, "{}: cannot be created: {}", name,
-                      std::generic_category().message(errno));
-  state->temporary = temporary;
-  if (old_mode)
-    ::fchmod(state->fd, *old_mode);  // whoever could not read the old file cannot read this
-  PARFAIT_CHECK_OK(write_all(state->fd, header, name));
-  return Writer(std::move(state));
+  PARFAIT_TRY(io::Replacement file, io::Replacement::create(target));
+  PARFAIT_CHECK_OK(file.append(header));
+  return Writer(std::make_unique<State>(State{std::move(file), 0, expected}));
 }
 
 Result<Done> Writer::append(ByteSpan bytes) {
-  const std::string name = printable(state_->target.string(), 1000);
   if (bytes.size() > state_->expected - state_->written) {
-    state_->failed = true;
+    state_->file.spoil();
     return make_error(ErrorCode::file_write, "{}: more bytes were written than its header declares",
-                      name);
+                      state_->file.name());
   }
-  auto written = write_all(state_->fd, bytes, name);
   state_->written += bytes.size();
-  state_->failed |= !written.ok();
-  return written;
+  return state_->file.append(bytes);
 }
 
 Result<Done> Writer::finish() {
-  State& state = *state_;
-  const std::string name = printable(state.target.string(), 1000);
-  if (state.failed)
+  if (!state_->file.failed() && state_->written != state_->expected)
     return make_error(ErrorCode::file_write,
-                      "{}: was not put in place because an earlier write to it failed", name);
-  if (state.written != state.expected)
-    return make_error(ErrorCode::file_write,
-                      "{}: {} bytes were written where its header declares {}", name, state.written,
-                      state.expected);
-  if (::fsync(state.fd) != 0)
-    return make_error(ErrorCode::file_write, "{}: cannot be written out: {}", name,
-                      std::generic_category().message(errno));
-  const int closed = ::close(std::exchange(state.fd, -1));
-  if (closed != 0 || ::rename(state.temporary.c_str(), state.target.c_str()) != 0)
-    return make_error(ErrorCode::file_write, "{}: cannot be put in place: {}", name,
-                      std::generic_category().message(errno));
-  state.temporary.clear();
-  // Make the new name durable too; a folder that cannot be synced does not undo the file.
-  const std::filesystem::path folder =
-      state.target.has_parent_path() ? state.target.parent_path() : ".";
-  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd >= 0) {
-    ::fsync(fd);
-    ::close(fd);
-  }
-  return Done{};
+                      "{}: {} bytes were written where its header declares {}", state_->file.name(),
+                      state_->written, state_->expected);
+  return state_->file.finish();
 }
 
 }  // namespace parfait::container

@@ -44,6 +44,9 @@ Result<std::shared_ptr<const Model>> load(const Plan& plan, const LoadOptions& o
 struct Session {
   Session(std::shared_ptr<const Model> m, unsigned threads) : model(std::move(m)), pool(threads) {}
 
+  // What the next calls look their layers up in; scratch is kept.
+  void use(std::shared_ptr<const Model> m) { model = std::move(m); }
+
   Result<Done> linear(std::span<const LinearTarget> targets, const ConstMatrix& x);
   Result<Done> linear(std::string_view name, const ConstMatrix& x, const Matrix& y) {
     const LinearTarget one{name, y};

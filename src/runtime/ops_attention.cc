@@ -10,7 +10,7 @@
 namespace parfait::runtime {
 namespace {
 
-constexpr std::uint64_t most_heads = 1 << 16, largest_head = 256;
+constexpr std::uint64_t most_heads = 1 << 16, largest_head = 512;
 
 Result<kernels::AttentionProblem> check(const ConstMatrix& q, const ConstMatrix& k,
                                         const ConstMatrix& v, const AttentionOptions& options,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <string_view>
+#include <type_traits>
 
 #include "base/checked.h"
 #include "base/result.h"
@@ -35,20 +36,36 @@ const float* data_or_null(std::span<const float> values) {
   return values.empty() ? nullptr : values.data();
 }
 
+// A run of a matrix's columns.
+template <class AnyMatrix>
+AnyMatrix columns_of(AnyMatrix matrix, std::uint64_t first, std::uint64_t count) {
+  using Byte = std::conditional_t<std::is_same_v<AnyMatrix, Matrix>, std::byte, const std::byte>;
+  if (matrix.data)
+    matrix.data = static_cast<Byte*>(matrix.data) + first * (dtype_bits(matrix.dtype) / 8);
+  matrix.columns = count;
+  return matrix;
+}
+
 Result<Done> norm(std::string_view name, Norm kind, Ops& ops, const ConstMatrix& x,
                   const NormOptions& options, const Matrix& y) {
   PARFAIT_CHECK_OK(check_operand(name, "x", x, x.rows, x.columns));
   PARFAIT_CHECK_OK(check_operand(name, "y", y, x.rows, x.columns));
-  PARFAIT_CHECK_OK(check_vector(name, "weight", options.weight.size(), x.columns));
-  PARFAIT_CHECK_OK(check_vector(name, "bias", options.bias.size(), x.columns));
-  PARFAIT_CHECK_OK(check_vector(name, "scale", options.scale.size(), x.columns));
-  PARFAIT_CHECK_OK(check_vector(name, "shift", options.shift.size(), x.columns));
+  const std::uint64_t segment = options.segment == 0 ? x.columns : options.segment;
+  if (segment != 0 && x.columns % segment != 0)
+    return make_error(ErrorCode::run_shape, "{}: the {} columns of x are not segments of {}", name,
+                      x.columns, segment);
+  PARFAIT_CHECK_OK(check_vector(name, "weight", options.weight.size(), segment));
+  PARFAIT_CHECK_OK(check_vector(name, "bias", options.bias.size(), segment));
+  PARFAIT_CHECK_OK(check_vector(name, "scale", options.scale.size(), segment));
+  PARFAIT_CHECK_OK(check_vector(name, "shift", options.shift.size(), segment));
   const kernels::NormKernel& kernel = ops.choose(kernels::norm_kernels());
   const kernels::NormParameters parameters{options.epsilon, data_or_null(options.weight),
                                            data_or_null(options.bias), data_or_null(options.scale),
                                            data_or_null(options.shift)};
   for_rows(ops, x.rows, x.columns, [&](std::uint64_t first, std::uint64_t last) {
-    kernel.run(kind, parameters, x, first, last, y);
+    for (std::uint64_t column = 0; column < x.columns; column += segment)
+      kernel.run(kind, parameters, columns_of(x, column, segment), first, last,
+                 columns_of(y, column, segment));
   });
   return Done{};
 }

@@ -41,7 +41,7 @@ class CheckIncludes(unittest.TestCase):
             ("src/formats/f/f.cc", '#include "../f/layout.h"\n', "is relative"),
             ("src/formats/f/f.cc", '#include "formats/absent.h"\n', "does not exist"),
             ("src/base/b.cc", "#include <parfait/error.h>\n", "is written with"),
-            ("src/models/m.cc", '#include "base/bytes.h"\n', "says nothing"),
+            ("src/attic/m.cc", '#include "base/bytes.h"\n', "says nothing"),
             ("cli/main.cc", '#include "base/bytes.h"\n', "neither public"),
             ("include/parfait/x.h", '#include "base/bytes.h"\n', "not a public header"),
             ("include/parfait/x.h", "#include <fmt/format.h>\n", "not of the C++ standard library"),

@@ -1,0 +1,114 @@
+#include "io/replacement.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "base/result.h"
+
+namespace parfait::io {
+namespace {
+
+// Writes all of the bytes, or fails.
+Result<Done> write_all(int fd, ByteSpan bytes, const std::string& name) {
+  while (!bytes.empty()) {
+    const ssize_t done = ::write(fd, bytes.data(), bytes.size());
+    if (done < 0 && errno == EINTR) continue;
+    if (done <= 0)
+      return make_error(ErrorCode::file_write, "{}: cannot be written: {}", name,
+                        std::generic_category().message(errno));
+    bytes = bytes.subspan(static_cast<std::size_t>(done));
+  }
+  return Done{};
+}
+
+// Follows links, so that what a link points to is replaced and not the link. Only a file may be
+// replaced: a rename over a device or a pipe would take its place. The permissions of the file that
+// is there, if one is.
+Result<std::optional<mode_t>> resolve_target(std::filesystem::path& target,
+                                             const std::string& name) {
+  std::error_code error;
+  if (std::filesystem::is_symlink(target, error)) {
+    target = std::filesystem::weakly_canonical(target, error);
+    if (error)
+      return make_error(ErrorCode::file_write, "{}: is a link that leads nowhere: {}", name,
+                        error.message());
+  }
+  struct stat status;
+  if (::lstat(target.c_str(), &status) != 0) return std::optional<mode_t>();
+  if (S_ISREG(status.st_mode)) return std::optional<mode_t>(status.st_mode & 07777);
+  return make_error(ErrorCode::file_write, "{}: is {}, not a file that could be replaced", name,
+                    S_ISDIR(status.st_mode) ? "a folder" : "a device, pipe or socket");
+}
+
+}  // namespace
+
+Replacement::Replacement(Replacement&& other) noexcept
+    : target_(std::move(other.target_)),
+      temporary_(std::exchange(other.temporary_, {})),
+      name_(std::move(other.name_)),
+      fd_(std::exchange(other.fd_, -1)),
+      failed_(other.failed_) {}
+
+Replacement::~Replacement() {
+  if (fd_ >= 0) ::close(fd_);
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+Result<Replacement> Replacement::create(const std::filesystem::path& target) {
+  Replacement file;
+  file.target_ = target;
+  file.name_ = printable(target.string(), 1000);
+  PARFAIT_TRY(const std::optional<mode_t> old_mode, resolve_target(file.target_, file.name_));
+  static std::atomic<unsigned> counter{0};
+  std::string temporary;
+  // Another name where a killed process of the same number left its temporary behind.
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    temporary = fmt::format("{}.partial-{}-{}", file.target_.string(), ::getpid(), counter++);
+    file.fd_ = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (file.fd_ >= 0 || errno != EEXIST) break;
+  }
+  if (file.fd_ < 0)
+    return make_error(ErrorCode::file_write, "{}: cannot be created: {}", file.name_,
+                      std::generic_category().message(errno));
+  file.temporary_ = temporary;
+  if (old_mode)
+    ::fchmod(file.fd_, *old_mode);  // whoever could not read the old file cannot read this
+  return file;
+}
+
+Result<Done> Replacement::append(ByteSpan bytes) {
+  auto written = write_all(fd_, bytes, name_);
+  failed_ |= !written.ok();
+  return written;
+}
+
+Result<Done> Replacement::finish() {
+  if (failed_)
+    return make_error(ErrorCode::file_write,
+                      "{}: was not put in place because an earlier write to it failed", name_);
+  if (::fsync(fd_) != 0)
+    return make_error(ErrorCode::file_write, "{}: cannot be written out: {}", name_,
+                      std::generic_category().message(errno));
+  const int closed = ::close(std::exchange(fd_, -1));
+  if (closed != 0 || ::rename(temporary_.c_str(), target_.c_str()) != 0)
+    return make_error(ErrorCode::file_write, "{}: cannot be put in place: {}", name_,
+                      std::generic_category().message(errno));
+  temporary_.clear();
+  // Make the new name durable too; a folder that cannot be synced does not undo the file.
+  const std::filesystem::path folder = target_.has_parent_path() ? target_.parent_path() : ".";
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd >= 0) {
+    ::fsync(fd);
+    ::close(fd);
+  }
+  return Done{};
+}
+
+}  // namespace parfait::io

@@ -1,0 +1,237 @@
+#include "pipeline/pipeline.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/result.h"
+#include "formats/format.h"
+#include "pipeline/files.h"
+#include "plan/state.h"
+
+namespace parfait::pipeline {
+namespace {
+
+using models::KlDecoder;
+using models::Transformer;
+using models::qwen3::Qwen3;
+
+// Of the process itself, its threads' scratch and headers.
+constexpr std::uint64_t own_bytes = 96 << 20;
+
+Result<Part> open_part(const std::filesystem::path& path, const PipelineOptions& options) {
+  OpenOptions open = options.open;
+  // A mapping's pages count as the process's own: under a budget, what is read is held or freed.
+  if (options.max_memory) open.io = Io::pread;
+  PARFAIT_TRY(Plan plan, models::plan_file(path, open, options.plan));
+  std::shared_ptr<const formats::Checkpoint> checkpoint =
+      plan.state()->checked.checkpoint().state();
+  PARFAIT_TRY(models::ConfigFile config, models::ConfigFile::beside(path));
+  return Part{path, std::move(plan), std::move(checkpoint), std::move(config)};
+}
+
+std::string text_of(const std::filesystem::path& path) { return printable(path.string(), 1000); }
+
+PartInfo info_of(std::string role, const Part& part, std::string what) {
+  PartInfo info;
+  info.role = std::move(role);
+  info.path = part.path.string();
+  info.what = std::move(what);
+  const plan::State& state = *part.plan.state();
+  for (const formats::Format* format : formats::all_formats()) {
+    FormatTotal total{format->name};
+    for (const LayerPlan& layer : state.layers) {
+      if (layer.format != format->name) continue;
+      ++total.layers;
+      total.weights += layer.rows * layer.columns;
+      total.stored_bytes += layer.stored_bytes;
+      total.resident_bytes += layer.resident_bytes;
+    }
+    if (total.layers) info.formats.push_back(total);
+  }
+  for (const container::Shard& shard : part.checkpoint->index->shards())
+    info.stored_bytes += shard.reader->size();
+  return info;
+}
+
+Result<Done> set_residency(PartInfo& info, const Part& part,
+                           const std::vector<models::Block>& blocks, std::uint64_t max_bytes) {
+  auto residency = models::decide_residency(part.plan, blocks, max_bytes);
+  if (!residency.ok())
+    return make_error(residency.error().code, "{}: the {}'s {}", text_of(part.path), info.role,
+                      residency.error().message);
+  info.weight_bytes = residency->total_bytes;
+  info.resident_bytes = residency->bytes();
+  info.streamed = !residency->all();
+  return Done{};
+}
+
+ImageSize latent_size(const GenerateOptions& options, std::uint64_t factor) {
+  return {options.height / factor, options.width / factor};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Transformer>> Pipeline::make_transformer() const {
+  return models::find_transformer(*transformer.checkpoint, transformer.path.string());
+}
+Result<std::unique_ptr<Qwen3>> Pipeline::make_encoder() const {
+  return Qwen3::find(*text_encoder.checkpoint, text_encoder.config, text_encoder.path.string());
+}
+Result<std::unique_ptr<KlDecoder>> Pipeline::make_decoder() const {
+  return KlDecoder::find(vae.checkpoint, vae.config, vae.path.string());
+}
+
+Result<std::vector<std::uint64_t>> Pipeline::taps(const Qwen3& encoder) const {
+  const models::qwen3::Config& c = encoder.config();
+  std::vector<std::uint64_t> taps;
+  if (needs.states == models::TextNeeds::States::before_last) {
+    taps = {c.depth - 1};
+  } else {
+    if (c.depth % 4 != 0)
+      return make_error(ErrorCode::model_tensor,
+                        "{}: has {} layers, of which the states after a quarter, a half and three "
+                        "quarters are wanted",
+                        text_of(text_encoder.path), c.depth);
+    taps = {c.depth / 4, c.depth / 2, c.depth / 4 * 3};
+  }
+  if (taps.back() > c.layers)
+    return make_error(ErrorCode::model_tensor,
+                      "{}: has {} layers, where the transformer takes states after layer {}",
+                      text_of(text_encoder.path), c.layers, taps.back());
+  return taps;
+}
+
+Result<std::shared_ptr<const Pipeline>> Pipeline::open(const PipelineFiles& given,
+                                                       const PipelineOptions& options) {
+  PARFAIT_TRY(PipelineFiles files, find_files(given));
+  PARFAIT_TRY(Part transformer, open_part(files.transformer, options));
+  PARFAIT_TRY(Part text_encoder, open_part(files.text_encoder, options));
+  PARFAIT_TRY(Part vae, open_part(files.vae, options));
+  // What each is, before the tokenizer's millions of bytes are read.
+  PARFAIT_TRY(const std::unique_ptr<Transformer> model,
+              models::find_transformer(*transformer.checkpoint, files.transformer.string()));
+  PARFAIT_TRY(
+      const std::unique_ptr<Qwen3> encoder,
+      Qwen3::find(*text_encoder.checkpoint, text_encoder.config, files.text_encoder.string()));
+  PARFAIT_TRY(const std::unique_ptr<KlDecoder> decoder,
+              KlDecoder::find(vae.checkpoint, vae.config, files.vae.string()));
+  const models::TextNeeds needs = model->text_needs();
+  const std::uint64_t states = needs.states == models::TextNeeds::States::quarters ? 3 : 1;
+  const std::uint64_t width = encoder->config().width;
+  if (states * width != needs.width)
+    return make_error(
+        ErrorCode::model_tensor,
+        "{}: this text encoder ({}) does not fit the transformer {} ({}), which takes {} numbers a "
+        "token: a Qwen3 of width {} is needed",
+        text_of(files.text_encoder), encoder->name(), text_of(files.transformer), model->name(),
+        needs.width, needs.width / states);
+  if (decoder->latent_channels() != model->latent_channels())
+    return make_error(ErrorCode::model_tensor,
+                      "{}: this auto-encoder ({}) does not fit the transformer {} ({}), which "
+                      "makes latents of {} "
+                      "channels",
+                      text_of(files.vae), decoder->name(), text_of(files.transformer),
+                      model->name(), model->latent_channels());
+  PARFAIT_TRY(Tokenizer tokenizer, Tokenizer::open(files.tokenizer.string()));
+  for (const char* token : {"<|im_start|>", "<|im_end|>", "<|endoftext|>"})
+    if (!tokenizer.id(token))
+      return make_error(ErrorCode::tokenizer,
+                        "{}: has no token {}, which the prompt template of {} needs: the tokenizer "
+                        "of Qwen3 is needed",
+                        text_of(files.tokenizer), token, model->name());
+  if (tokenizer.size() > encoder->config().vocabulary)
+    return make_error(
+        ErrorCode::tokenizer,
+        "{}: has {} tokens, where the text encoder {} knows {}: it belongs to another "
+        "encoder",
+        text_of(files.tokenizer), tokenizer.size(), text_of(files.text_encoder),
+        encoder->config().vocabulary);
+  auto pipeline = std::make_shared<Pipeline>(
+      Pipeline{std::move(files), options, std::move(transformer), std::move(text_encoder),
+               std::move(vae), std::move(tokenizer), needs, decoder->factor()});
+  PARFAIT_CHECK_OK(pipeline->taps(*encoder));
+  return std::shared_ptr<const Pipeline>(std::move(pipeline));
+}
+
+Result<Done> Pipeline::check(const GenerateOptions& options) const {
+  constexpr std::uint64_t largest = 8192, most_steps = 1000, most_pictures = 100'000;
+  const std::uint64_t multiple = 2 * latent_factor;
+  for (const auto& [side, name] : {std::pair(options.width, "width"), {options.height, "height"}})
+    if (side == 0 || side > largest || side % multiple != 0)
+      return make_error(ErrorCode::run_shape,
+                        "a {} of {}: pictures have sides of {}, {}, ... or {} pixels{}", name, side,
+                        multiple, 2 * multiple, largest,
+                        side > multiple && side < largest
+                            ? fmt::format("; the nearest are {} and {}", side / multiple * multiple,
+                                          side / multiple * multiple + multiple)
+                            : "");
+  if (options.steps > most_steps)
+    return make_error(ErrorCode::plan_option, "{} steps: at most {} are run", options.steps,
+                      most_steps);
+  if (options.prompts.empty()) return make_error(ErrorCode::plan_option, "there is no prompt");
+  if (options.count == 0 || options.count > most_pictures ||
+      options.prompts.size() > most_pictures / options.count)
+    return make_error(ErrorCode::plan_option, "{} pictures of {} prompts: 1 to {} are made",
+                      options.count, options.prompts.size(), most_pictures);
+  if (!std::isfinite(options.guidance) || options.guidance < 0 || options.guidance > 1000)
+    return make_error(ErrorCode::plan_option, "a guidance of {}: 0 to 1000 is taken",
+                      options.guidance);
+  return Done{};
+}
+
+Result<Budget> Pipeline::budget(const GenerateOptions& options) const {
+  Budget budget;
+  if (!setup.max_memory) return budget;
+  const std::uint64_t max = *setup.max_memory;
+  PARFAIT_TRY(const std::unique_ptr<Transformer> model, make_transformer());
+  PARFAIT_TRY(const std::unique_ptr<Qwen3> encoder, make_encoder());
+  PARFAIT_TRY(const std::unique_ptr<KlDecoder> decoder, make_decoder());
+  const models::qwen3::Config& c = encoder->config();
+  const ImageSize size = latent_size(options, latent_factor);
+  const std::uint64_t tokens = needs.max_tokens;
+  const std::uint64_t conditionings =
+      (options.guidance != 1 && !model->takes_guidance() ? 2 : 1) * options.prompts.size();
+  const std::uint64_t text_working =
+      tokens *
+          (4 * (2 * c.width + c.head_size + needs.width) +
+           4 * (c.width + 2 * c.heads * c.head_size + 4 * c.kv_heads * c.head_size + 3 * c.mlp)) +
+      conditionings * tokens * needs.width * 4;
+  const std::uint64_t working =
+      model->working_bytes(tokens, size, DType::f32) + conditionings * tokens * needs.width * 4;
+  const std::uint64_t decoding = decoder->stored_bytes() + decoder->working_bytes(size);
+  const auto left = [&](std::uint64_t bytes, std::string_view what,
+                        std::uint64_t& out) -> Result<Done> {
+    if (bytes + own_bytes >= max)
+      return make_error(ErrorCode::model_memory,
+                        "{} is too little memory: {} at {} × {} needs {} beside any weights",
+                        bytes_text(max), what, options.width, options.height,
+                        bytes_text(bytes + own_bytes));
+    out = max - bytes - own_bytes;
+    return Done{};
+  };
+  std::uint64_t unused = 0;
+  PARFAIT_CHECK_OK(left(text_working, "the text encoder", budget.text));
+  PARFAIT_CHECK_OK(left(working, "a step", budget.transformer));
+  PARFAIT_CHECK_OK(left(decoding, "decoding a picture", unused));
+  return budget;
+}
+
+Result<std::vector<PartInfo>> Pipeline::parts(const GenerateOptions& options) const {
+  PARFAIT_CHECK_OK(check(options));
+  PARFAIT_TRY(const Budget budget, this->budget(options));
+  PARFAIT_TRY(const std::unique_ptr<Transformer> model, make_transformer());
+  PARFAIT_TRY(const std::unique_ptr<Qwen3> encoder, make_encoder());
+  PARFAIT_TRY(const std::unique_ptr<KlDecoder> decoder, make_decoder());
+  PARFAIT_TRY(const std::vector<std::uint64_t> taps, this->taps(*encoder));
+  std::vector<PartInfo> parts;
+  parts.push_back(info_of("text encoder", text_encoder, encoder->name()));
+  PARFAIT_CHECK_OK(
+      set_residency(parts.back(), text_encoder, encoder->blocks(taps.back()), budget.text));
+  parts.push_back(info_of("transformer", transformer, std::string(model->name())));
+  PARFAIT_CHECK_OK(set_residency(parts.back(), transformer, model->blocks(), budget.transformer));
+  parts.push_back(info_of("auto-encoder", vae, decoder->name()));
+  parts.back().weight_bytes = parts.back().resident_bytes = decoder->stored_bytes();
+  return parts;
+}
+
+}  // namespace parfait::pipeline
