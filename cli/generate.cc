@@ -13,7 +13,8 @@ namespace {
 struct Arguments {
   PipelineFiles files;
   std::string model_dir, transformer, text_encoder, vae, tokenizer;
-  std::string out, sheet, max_memory, sampler = "euler";
+  std::string out, sheet, sampler = "euler";
+  std::optional<std::uint64_t> max_memory;
   OpenOptions open;
   MachineArguments machine;
   GenerateOptions generate;
@@ -21,25 +22,22 @@ struct Arguments {
   bool preview = false, profile = false;
 };
 
-// "6G", "900M", "1.5GiB", bytes: powers of 1024.
-std::optional<std::uint64_t> parse_bytes(const std::string& text) {
-  if (text.empty()) return {};
+// "6G", "900M", "1.5GiB", or a plain number of bytes; units are powers of 1024.
+std::uint64_t parse_bytes(const std::string& text) {
   double number = 0;
   const char* const end = text.data() + text.size();
   const auto [next, error] = std::from_chars(text.data(), end, number);
   std::string unit(next, end);
-  if (unit.ends_with("iB"))
-    unit.resize(unit.size() - 2);
-  else if (unit.ends_with("B"))
-    unit.resize(unit.size() - 1);
+  for (const char* suffix : {"iB", "B"})
+    if (unit.ends_with(suffix)) unit.resize(unit.size() - std::string_view(suffix).size());
   constexpr std::string_view units = "KMGT";
-  const std::size_t power = unit.empty() ? 0 : units.find(unit[0]) + 1;
-  if (error != std::errc() || unit.size() > 1 || (!unit.empty() && power == 0) || !(number > 0) ||
-      number > 1e6)
-    if (!(error == std::errc() && unit.empty() && number > 0 && number < 1e18))
-      throw CLI::ValidationError("--max-memory",
-                                 "takes a size such as 6G or 900M, not " + printable(text));
-  return static_cast<std::uint64_t>(number * std::pow(1024.0, static_cast<double>(power)));
+  const std::size_t power = unit.size() == 1 ? units.find(unit[0]) + 1 : 0;
+  const double bytes = number * std::pow(1024.0, static_cast<double>(power));
+  if (error != std::errc() || unit.size() > 1 || (unit.size() == 1 && power == 0) ||
+      !(bytes >= 1 && bytes < 1e18))
+    throw CLI::ValidationError("--max-memory",
+                               "takes a size such as 6G or 900M, not " + printable(text));
+  return static_cast<std::uint64_t>(bytes);
 }
 
 std::string stem_with(const std::string& path, const std::string& more) {
@@ -174,7 +172,7 @@ class Maker {
     options.open = a_.open;
     options.plan = plan_options(a_.machine);
     options.threads = a_.threads;
-    options.max_memory = parse_bytes(a_.max_memory);
+    options.max_memory = a_.max_memory;
     const Pipeline pipeline = get(open_pipeline(a_.files, options));
     const std::vector<PartInfo> parts = get(pipeline.parts(a_.generate));
     total_ = a_.generate.prompts.size() * a_.generate.count;
@@ -307,8 +305,8 @@ void add_generate(CLI::App& app, Program& program) {
       ->type_name("FILE");
   verb.add_flag("--preview", a->preview,
                 "Write the picture so far after each step, as OUT.preview.png");
-  verb.add_option(
-          "--max-memory", a->max_memory,
+  verb.add_option_function<std::string>(
+          "--max-memory", [a](const std::string& text) { a->max_memory = parse_bytes(text); },
           "Memory that the process may take, as 6G: weights are streamed where they must be")
       ->type_name("SIZE");
   verb.add_flag("--profile", a->profile, "Print where the steps' time went");

@@ -67,7 +67,9 @@ TEST_F(GenerateTest, RefusesWithOneSentence) {
     EXPECT_TRUE(contains(ended.err, part)) << ended.err;
     EXPECT_EQ(std::count(ended.err.begin(), ended.err.end(), '\n'), 1) << ended.err;
   };
-  expect(generate({"--width", "100", "-o", path("x.png")}), "the nearest are 96 and 112");
+  expect(parfait({"generate", "--model-dir", digits, "--prompt", "a", "--width", "100", "-o",
+                  path("x.png")}),
+         "the nearest are 96 and 112");
   expect(generate({"--vae", klein + "/text_encoder", "-o", path("x.png")}),
          "no image auto-encoder");
   expect(generate({"--transformer", digits + "/vae", "-o", path("x.png")}), "image auto-encoder");
