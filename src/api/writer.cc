@@ -2,30 +2,11 @@
 
 #include "parfait/writer.h"
 
-#include <system_error>
-
 #include "base/result.h"
 #include "container/writer.h"
+#include "convert/output.h"
 
 namespace parfait {
-namespace {
-
-Result<Done> refuse_inputs(const std::filesystem::path& target,
-                           std::span<const Checkpoint> inputs) {
-  for (const Checkpoint& input : inputs) {
-    for (const ShardInfo& shard : input.shards()) {
-      std::error_code absent;
-      if (std::filesystem::equivalent(target, shard.path, absent))
-        return make_error(ErrorCode::file_write,
-                          "{}: is the input file {}; the output needs another name",
-                          printable(target.string(), 1000), printable(shard.path, 1000));
-    }
-  }
-  return Done{};
-}
-
-}  // namespace
-
 struct Writer::State {
   container::Writer writer;
 };
@@ -39,7 +20,7 @@ Result<Writer> Writer::create(const std::filesystem::path& target,
                               const std::vector<OutputTensor>& tensors,
                               const std::vector<std::pair<std::string, std::string>>& metadata,
                               std::span<const Checkpoint> inputs) {
-  PARFAIT_CHECK_OK(refuse_inputs(target, inputs));
+  PARFAIT_CHECK_OK(convert::refuse_inputs(target, inputs));
   std::vector<container::TensorDeclaration> declarations;
   for (const OutputTensor& tensor : tensors)
     declarations.push_back({tensor.name, tensor.dtype, tensor.shape});

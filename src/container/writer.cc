@@ -16,15 +16,6 @@ namespace {
 
 constexpr std::uint64_t data_alignment = 64;
 
-Result<std::uint64_t> bytes_of(const TensorDeclaration& tensor) {
-  const auto elements = checked_product(tensor.shape);
-  const auto bits = elements ? checked_mul(*elements, dtype_bits(tensor.dtype)) : std::nullopt;
-  if (!bits || *bits % 8 != 0)
-    return make_error(ErrorCode::header_shape, "tensor {}: {} {} cannot be stored",
-                      printable(tensor.name), dtype_name(tensor.dtype), shape_text(tensor.shape));
-  return *bits / 8;
-}
-
 // Refuses what readers of the format, this one included, would refuse.
 Result<Done> check_declarations(const std::vector<TensorDeclaration>& tensors,
                                 const std::vector<std::pair<std::string, std::string>>& metadata) {
@@ -61,6 +52,15 @@ Result<Done> check_declarations(const std::vector<TensorDeclaration>& tensors,
 
 }  // namespace
 
+Result<std::uint64_t> tensor_bytes(const TensorDeclaration& tensor) {
+  const auto elements = checked_product(tensor.shape);
+  const auto bits = elements ? checked_mul(*elements, dtype_bits(tensor.dtype)) : std::nullopt;
+  if (!bits || *bits % 8 != 0)
+    return make_error(ErrorCode::header_shape, "tensor {}: {} {} cannot be stored",
+                      printable(tensor.name), dtype_name(tensor.dtype), shape_text(tensor.shape));
+  return *bits / 8;
+}
+
 Result<std::vector<std::byte>> make_header(
     const std::vector<TensorDeclaration>& tensors,
     const std::vector<std::pair<std::string, std::string>>& metadata) {
@@ -78,7 +78,7 @@ Result<std::vector<std::byte>> make_header(
   }
   std::uint64_t offset = 0;
   for (const TensorDeclaration& tensor : tensors) {
-    PARFAIT_TRY(const std::uint64_t bytes, bytes_of(tensor));
+    PARFAIT_TRY(const std::uint64_t bytes, tensor_bytes(tensor));
     const auto end = checked_add(offset, bytes);
     if (!end) return make_error(ErrorCode::header_shape, "the tensors are larger than any file");
     if (json.size() > 1) json += ',';
@@ -111,7 +111,7 @@ Result<Writer> Writer::create(const std::filesystem::path& target,
   PARFAIT_TRY(const std::vector<std::byte> header, make_header(tensors, metadata));
   std::uint64_t expected = 0;
   for (const TensorDeclaration& tensor : tensors) {
-    PARFAIT_TRY(const std::uint64_t bytes, bytes_of(tensor));
+    PARFAIT_TRY(const std::uint64_t bytes, tensor_bytes(tensor));
     expected += bytes;
   }
   PARFAIT_TRY(io::Replacement file, io::Replacement::create(target));

@@ -46,6 +46,9 @@ class Writer {
   std::unique_ptr<State> state_;
 };
 
+// Bytes of its data. An error where no file could hold them.
+Result<std::uint64_t> tensor_bytes(const TensorDeclaration& tensor);
+
 // A header for these tensors, padded so that the data behind it starts 64-byte aligned: the length
 // and the JSON.
 Result<std::vector<std::byte>> make_header(

@@ -8,7 +8,7 @@
 //   Size       bytes stored for a shape
 //   Split      which axes may be sharded, and where
 //   Decode     rows to float
-//   Encode     rows from float (with the converter; no format answers it yet)
+//   Encode     rows from float
 //   Tolerance  what a kernel may differ by
 //
 // Everything here is immutable after detect(); use it from any thread.
@@ -26,6 +26,7 @@
 
 #include "base/bytes.h"
 #include "container/tensor_index.h"
+#include "formats/encode.h"
 #include "io/json.h"
 #include "parfait/checkpoint.h"
 #include "parfait/dtype.h"
@@ -175,6 +176,8 @@ struct Format {
   // Decode: rows × columns floats in the original basis.
   void (*decode)(const LayerData&, std::uint64_t first_row, std::uint64_t rows,
                  float* out) = nullptr;
+  // Encode: encode.h. Null where this project writes no such layers.
+  const Encoder* encoder = nullptr;
   // Tolerance
   Tolerance tolerance;
 };

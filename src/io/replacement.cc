@@ -28,9 +28,8 @@ Result<Done> write_all(int fd, ByteSpan bytes, const std::string& name) {
   return Done{};
 }
 
-// Follows links, so that what a link points to is replaced and not the link. Only a file may be
-// replaced: a rename over a device or a pipe would take its place. The permissions of the file that
-// is there, if one is.
+}  // namespace
+
 Result<std::optional<mode_t>> resolve_target(std::filesystem::path& target,
                                              const std::string& name) {
   std::error_code error;
@@ -47,7 +46,13 @@ Result<std::optional<mode_t>> resolve_target(std::filesystem::path& target,
                     S_ISDIR(status.st_mode) ? "a folder" : "a device, pipe or socket");
 }
 
-}  // namespace
+void sync_folder(const std::filesystem::path& file) {
+  const std::filesystem::path folder = file.has_parent_path() ? file.parent_path() : ".";
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return;
+  ::fsync(fd);
+  ::close(fd);
+}
 
 Replacement::Replacement(Replacement&& other) noexcept
     : target_(std::move(other.target_)),
@@ -101,13 +106,7 @@ Result<Done> Replacement::finish() {
     return make_error(ErrorCode::file_write, "{}: cannot be put in place: {}", name_,
                       std::generic_category().message(errno));
   temporary_.clear();
-  // Make the new name durable too; a folder that cannot be synced does not undo the file.
-  const std::filesystem::path folder = target_.has_parent_path() ? target_.parent_path() : ".";
-  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd >= 0) {
-    ::fsync(fd);
-    ::close(fd);
-  }
+  sync_folder(target_);
   return Done{};
 }
 

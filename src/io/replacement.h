@@ -4,13 +4,24 @@
 #ifndef PARFAIT_IO_REPLACEMENT_H_
 #define PARFAIT_IO_REPLACEMENT_H_
 
+#include <sys/types.h>
+
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "base/bytes.h"
 #include "parfait/error.h"
 
 namespace parfait::io {
+
+// Follows links, so that what a link points to is replaced and not the link. Only a file may be
+// replaced: a rename over a device or a pipe would take its place. The permissions of the file that
+// is there, if one is.
+Result<std::optional<mode_t>> resolve_target(std::filesystem::path& target,
+                                             const std::string& name);
+// Makes a new name in the file's folder durable; a folder that cannot be synced is left at that.
+void sync_folder(const std::filesystem::path& file);
 
 class Replacement {
  public:

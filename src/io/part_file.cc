@@ -1,0 +1,181 @@
+#include "io/part_file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "base/result.h"
+#include "io/replacement.h"
+
+namespace parfait::io {
+namespace {
+
+std::string reason() { return std::generic_category().message(errno); }
+
+// Journals are short lines; what is longer is not one.
+constexpr std::uint64_t max_journal_bytes = std::uint64_t{64} << 20;
+
+std::vector<std::string> read_lines(const std::filesystem::path& path) {
+  std::vector<std::string> lines;
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  if (fd < 0) return lines;
+  std::string text;
+  char buffer[65536];
+  for (ssize_t n = 0; (n = ::read(fd, buffer, sizeof(buffer))) != 0;) {
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 || text.size() > max_journal_bytes) break;
+    text.append(buffer, static_cast<std::size_t>(n));
+  }
+  ::close(fd);
+  // A line that was cut short says nothing.
+  for (std::size_t begin = 0, end = 0; (end = text.find('\n', begin)) != std::string::npos;
+       begin = end + 1)
+    lines.push_back(text.substr(begin, end - begin));
+  return lines;
+}
+
+}  // namespace
+
+struct PartFile::State {
+  std::filesystem::path target, partial, journal_path;
+  std::string name;
+  std::uint64_t bytes = 0;
+  std::vector<std::string> journal;
+  int fd = -1, journal_fd = -1;
+  bool kept = false;
+  std::optional<mode_t> old_mode;
+
+  ~State() {
+    if (fd >= 0 && !kept) {
+      ::unlink(partial.c_str());
+      ::unlink(journal_path.c_str());
+    }
+    if (fd >= 0) ::close(fd);
+    if (journal_fd >= 0) ::close(journal_fd);
+  }
+  Error failure(const std::string& what) const {
+    return Error{ErrorCode::file_write, fmt::format("{}: {}: {}", name, what, reason())};
+  }
+};
+
+PartFile::PartFile(std::unique_ptr<State> state) : state_(std::move(state)) {}
+PartFile::PartFile(PartFile&&) noexcept = default;
+PartFile& PartFile::operator=(PartFile&&) noexcept = default;
+PartFile::~PartFile() = default;
+
+Result<PartFile> PartFile::create(const std::filesystem::path& target, std::uint64_t bytes,
+                                  const std::string& fingerprint, Start start) {
+  auto state = std::make_unique<State>();
+  State& file = *state;
+  file.target = target;
+  file.name = printable(target.string(), 1000);
+  file.bytes = bytes;
+  PARFAIT_TRY(file.old_mode, resolve_target(file.target, file.name));
+  file.partial = file.target;
+  file.partial += ".partial";
+  file.journal_path = file.partial;
+  file.journal_path += ".journal";
+
+  const int fd = ::open(file.partial.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+  if (fd < 0) return file.failure("cannot be created");
+  struct stat status;
+  if (::flock(fd, LOCK_EX | LOCK_NB) != 0 || ::fstat(fd, &status) != 0) {
+    ::close(fd);
+    return make_error(ErrorCode::file_write,
+                      "{}: another process is writing it at this moment (it holds {})", file.name,
+                      printable(file.partial.string(), 1000));
+  }
+  if (!S_ISREG(status.st_mode)) {
+    ::close(fd);
+    return make_error(ErrorCode::file_write, "{}: {} is in the way and is no file", file.name,
+                      printable(file.partial.string(), 1000));
+  }
+  file.fd = fd;
+
+  std::vector<std::string> lines;
+  if (start == Start::resume && static_cast<std::uint64_t>(status.st_size) == bytes)
+    lines = read_lines(file.journal_path);
+  if (!lines.empty() && lines.front() == fingerprint) {
+    file.journal.assign(lines.begin() + 1, lines.end());
+  } else if (::ftruncate(fd, 0) != 0) {
+    return file.failure("cannot be emptied");
+  }
+  if (file.old_mode) ::fchmod(fd, *file.old_mode);
+
+  // A file system that cannot reserve room finds a full disk later.
+  int reserved = 0;
+  do reserved = ::fallocate(fd, 0, 0, static_cast<off_t>(bytes));
+  while (reserved != 0 && errno == EINTR);
+  if (reserved != 0 && errno != EOPNOTSUPP && errno != ENOSYS && bytes > 0)
+    return file.failure(fmt::format("there is no room for its {} bytes", bytes));
+  if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0) return file.failure("cannot be sized");
+
+  // Anew with the lines that hold, so that a line that was cut short is not continued.
+  file.journal_fd = ::open(file.journal_path.c_str(),
+                           O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0666);
+  if (file.journal_fd < 0) return file.failure("its journal cannot be created");
+  PartFile result(std::move(state));
+  PARFAIT_CHECK_OK(result.record(fingerprint));
+  for (const std::string& line : result.journal()) PARFAIT_CHECK_OK(result.record(line));
+  return result;
+}
+
+const std::vector<std::string>& PartFile::journal() const { return state_->journal; }
+
+Result<Done> PartFile::write_at(std::uint64_t offset, ByteSpan bytes) {
+  while (!bytes.empty()) {
+    const ssize_t done =
+        ::pwrite(state_->fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (done < 0 && errno == EINTR) continue;
+    if (done <= 0) return state_->failure("cannot be written");
+    bytes = bytes.subspan(static_cast<std::size_t>(done));
+    offset += static_cast<std::uint64_t>(done);
+  }
+  return Done{};
+}
+
+Result<Done> PartFile::read_at(std::uint64_t offset, std::span<std::byte> bytes) const {
+  while (!bytes.empty()) {
+    const ssize_t done =
+        ::pread(state_->fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (done < 0 && errno == EINTR) continue;
+    if (done == 0) errno = EIO;
+    if (done <= 0) return state_->failure("cannot be read back");
+    bytes = bytes.subspan(static_cast<std::size_t>(done));
+    offset += static_cast<std::uint64_t>(done);
+  }
+  return Done{};
+}
+
+Result<Done> PartFile::record(const std::string& line) {
+  const std::string text = line + '\n';
+  ssize_t done = 0;
+  do done = ::write(state_->journal_fd, text.data(), text.size());
+  while (done < 0 && errno == EINTR);
+  if (done != static_cast<ssize_t>(text.size()))
+    return state_->failure("its journal cannot be written");
+  return Done{};
+}
+
+void PartFile::keep() { state_->kept = true; }
+
+Result<Done> PartFile::finish() {
+  State& file = *state_;
+  if (::fsync(file.fd) != 0) return file.failure("cannot be written out");
+  if (::rename(file.partial.c_str(), file.target.c_str()) != 0)
+    return file.failure("cannot be put in place");
+  ::unlink(file.journal_path.c_str());
+  ::close(std::exchange(file.fd, -1));
+  sync_folder(file.target);
+  return Done{};
+}
+
+const std::string& PartFile::name() const { return state_->name; }
+
+}  // namespace parfait::io
