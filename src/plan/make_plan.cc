@@ -140,6 +140,11 @@ class Planner {
     plan.method = Method::decode_rows;
     plan.kernel = chosen.decode ? chosen.decode->name : "none";
     plan.reason = method ? why_not : decode_reason(layer);
+    if (layer.format->name == "bf16" && !layer.part("pre_quant_scale") && layer.columns > 0)
+      chosen.bf16 = choose(kernels::bf16_kernels(), isas_);
+    if (chosen.bf16)
+      plan.reason += fmt::format("; an input in bf16 of {} rows or more by {}", least_bf16_rows,
+                                 chosen.bf16->name);
   }
 
   // Why a layer of a format with an integer method runs by decoding all the same; empty: it

@@ -64,6 +64,7 @@ struct Session {
 
  private:
   void run_decoded(const LoadedLayer& layer, const ConstMatrix& x, const Matrix& y);
+  Result<Done> run_bf16(const LoadedLayer& layer, const ConstMatrix& x, const Matrix& y);
   void reserve_tiles(std::uint64_t values);
   void reserve_bytes(std::uint64_t bytes);
 
@@ -72,6 +73,7 @@ struct Session {
   kernels::QuantizedRows quantized;
   std::vector<float> input;                    // the activation as floats
   std::vector<std::vector<float>> row_tiles;   // decoded rows, by thread
+  std::vector<std::vector<float>> rooms;       // of the bf16 kernels, by thread
   std::vector<kernels::AlignedBytes> scratch;  // of the integer kernels, by thread
 };
 

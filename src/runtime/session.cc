@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <functional>
+#include <new>
 #include <utility>
 
 #include "base/bytes.h"
@@ -85,7 +87,11 @@ Result<Done> Session::linear(std::span<const LinearTarget> targets, const ConstM
   });
   for (std::size_t first = 0; first < calls.size();) {
     if (!calls[first].layer->kernels.linear) {
-      run_decoded(*calls[first].layer, x, calls[first].y);
+      const LoadedLayer& layer = *calls[first].layer;
+      if (layer.kernels.bf16 && x.dtype == DType::bf16 && x.rows >= plan::least_bf16_rows)
+        PARFAIT_CHECK_OK(run_bf16(layer, x, calls[first].y));
+      else
+        run_decoded(layer, x, calls[first].y);
       ++first;
       continue;
     }
@@ -171,6 +177,34 @@ void Session::run_decoded(const LoadedLayer& layer, const ConstMatrix& x, const 
     layer.kernels.decode->multiply(input.data(), columns, 0, x.rows, decoded.data(), n0, n1,
                                    columns, bias, y);
   });
+}
+
+Result<Done> Session::run_bf16(const LoadedLayer& layer, const ConstMatrix& x, const Matrix& y) {
+  const std::uint64_t N = layer.plan->rows, K = layer.plan->columns;
+  const ConstMatrix w{layer.data.part("weight").data(), DType::bf16, N, K, K};
+  const float* bias = layer.bias.empty() ? nullptr : layer.bias.data();
+  const std::uint64_t m_pieces = ceil_div(x.rows, kernels::dense_rows),
+                      n_pieces = ceil_div(N, kernels::dense_outputs);
+  rooms.resize(pool.count());
+  std::atomic<bool> failed{false};
+  pool.run(m_pieces * n_pieces, [&](std::uint64_t piece, unsigned thread) {
+    // The rows of x in turn, so that a piece of the weight is read from memory once.
+    const std::uint64_t m0 = piece % m_pieces * kernels::dense_rows,
+                        n0 = piece / m_pieces * kernels::dense_outputs;
+    try {
+      if (!layer.kernels.bf16->multiply(w, bias, x, m0, std::min(m0 + kernels::dense_rows, x.rows),
+                                        n0, std::min(n0 + kernels::dense_outputs, N), y,
+                                        rooms[thread]))
+        failed = true;
+    } catch (const std::bad_alloc&) {
+      failed = true;
+    }
+  });
+  if (failed)
+    return make_error(ErrorCode::out_of_memory,
+                      "layer {}: {} had no memory for a piece of the product, or refused it",
+                      printable(layer.plan->name), layer.kernels.bf16->name);
+  return Done{};
 }
 
 void Session::reserve_bytes(std::uint64_t bytes) {

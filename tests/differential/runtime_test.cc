@@ -108,6 +108,42 @@ TEST(Runtime, N8_any_number_of_rows) {
   }
 }
 
+// Plain bf16 layers have a faster product for many rows of bf16, where the machine has one.
+TEST(Runtime, bf16_by_bf16_is_the_same_product_whatever_its_rows_and_threads) {
+  TestFile file;
+  add_layer(file, "bf16", "a");
+  const auto opened = open_file(file);
+  const LayerPlan& layer = opened->plan->layers()[0];
+  for (const std::uint64_t rows : {1u, 7u, 8u, 70u, 300u}) {
+    SCOPED_TRACE(rows);
+    std::vector<float> x = random_rows(rows);
+    std::vector<std::uint16_t> narrow;
+    for (float& v : x) {
+      narrow.push_back(float_to_bf16(v));
+      v = bf16_to_float(narrow.back());
+    }
+    auto model = load(*opened->plan);
+    ASSERT_TRUE(model.ok());
+    std::vector<float> first;
+    for (const unsigned threads : {1u, 2u, 3u}) {
+      std::vector<float> y(rows * (N + 3), -1.0f);
+      auto done = Session(*model, threads)
+                      .linear("a", {narrow.data(), DType::bf16, rows, K, K},
+                              {y.data(), DType::f32, rows, N, N + 3});
+      ASSERT_TRUE(done.ok()) << done.error().message;
+      std::vector<float> dense;
+      for (std::uint64_t m = 0; m < rows; ++m) {
+        dense.insert(dense.end(), y.begin() + static_cast<std::ptrdiff_t>(m * (N + 3)),
+                     y.begin() + static_cast<std::ptrdiff_t>(m * (N + 3) + N));
+        for (std::uint64_t n = N; n < N + 3; ++n) EXPECT_EQ(y[m * (N + 3) + n], -1.0f);
+      }
+      EXPECT_LE(error_of(*opened->checkpoint, "a", x, dense), layer_tolerance(layer, DType::f32));
+      if (threads == 1) first = dense;
+      EXPECT_EQ(dense, first) << threads << " threads";
+    }
+  }
+}
+
 TEST(Runtime, A6_pre_quant_scale_multiplies_the_activation) {
   TestFile plain, scaled;
   for (TestFile* file : {&plain, &scaled}) {

@@ -73,7 +73,18 @@ struct ConvKernel {
                    std::uint64_t oy1, const Matrix& y, std::vector<float>& scratch);
 };
 
-// Fastest first, the plain reference last.
+// Products of BF16 by BF16 with a weight as it lies in a file, which is not packed: y[m0..m1,
+// n0..n1) = x · wᵀ + bias. Sums as above; bias may be null.
+struct Bf16Kernel {
+  std::string_view name;  // "bf16.onednn"
+  Isa isa;
+  bool (*multiply)(const ConstMatrix& w, const float* bias, const ConstMatrix& x, std::uint64_t m0,
+                   std::uint64_t m1, std::uint64_t n0, std::uint64_t n1, const Matrix& y,
+                   std::vector<float>& scratch);
+};
+
+// Fastest first, the plain reference last. There may be no kernel for BF16.
+std::span<const Bf16Kernel> bf16_kernels();
 std::span<const DenseKernel> dense_kernels();
 std::span<const ConvKernel> conv_kernels();
 

@@ -16,6 +16,14 @@ std::span<const DenseKernel> dense_kernels() {
   return list;
 }
 
+std::span<const Bf16Kernel> bf16_kernels() {
+#if defined(PARFAIT_ONEDNN)
+  return {&bf16_onednn, 1};
+#else
+  return {};
+#endif
+}
+
 std::span<const ConvKernel> conv_kernels() {
   static const ConvKernel list[] = {
 #if defined(PARFAIT_ONEDNN)

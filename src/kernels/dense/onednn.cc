@@ -224,6 +224,25 @@ float* reserve(std::vector<float>& scratch, std::uint64_t values) {
   return scratch.data();
 }
 
+// y[m0..m1, n0..n1) from operands that are laid out, computed with in `type`.
+bool product(const Argument& x, const Argument& w, const float* bias, DType type, std::uint64_t m0,
+             std::uint64_t m1, std::uint64_t n0, std::uint64_t n1, const Matrix& y, float* y_room) {
+  const std::uint64_t rows = m1 - m0, outputs = n1 - n0;
+  const Target out =
+      target_of(y, m0, n0, outputs, y.dtype == DType::bf16 ? type : DType::f32, y_room);
+  const Argument y_out{DNNL_ARG_DST, strided(type_of(out.type), {rows, outputs}, {outputs, 1}),
+                       out.data};
+  const dnnl_memory_desc_t bias_desc = strided(dnnl_f32, {1, outputs}, {outputs, 1});
+  Description description;
+  if (describe_product(x.desc, w.desc, bias ? &bias_desc : nullptr, y_out.desc, description) !=
+      dnnl_success)
+    return false;
+  const Argument arguments[] = {x, w, y_out, {DNNL_ARG_BIAS, bias_desc, bias}};
+  if (!execute(description.handle, std::span(arguments).first(bias ? 4 : 3))) return false;
+  put(out, y, m0, m1, n0, n1);
+  return true;
+}
+
 bool multiply(const PackedDense& w, const ConstMatrix& x, std::uint64_t m0, std::uint64_t m1,
               std::uint64_t n0, std::uint64_t n1, const Matrix& y, std::vector<float>& scratch) {
   const OneThread one;
@@ -252,21 +271,23 @@ bool multiply(const PackedDense& w, const ConstMatrix& x, std::uint64_t m0, std:
     const ConstMatrix plain{w.plain.data(), w.dtype, w.rows, K, K};
     widen_rows(plain, n0, n1, w_room);
   }
-  const Target out =
-      target_of(y, m0, n0, outputs, y.dtype == DType::bf16 ? type : DType::f32, y_room);
-  const Argument y_out{DNNL_ARG_DST, strided(type_of(out.type), {rows, outputs}, {outputs, 1}),
-                       out.data};
-  const dnnl_memory_desc_t bias_desc = strided(dnnl_f32, {1, outputs}, {outputs, 1});
-  const bool biased = !w.bias.empty();
-  Description description;
-  if (describe_product(x_in.desc, w_in.desc, biased ? &bias_desc : nullptr, y_out.desc,
-                       description) != dnnl_success)
-    return false;
-  const Argument arguments[] = {
-      x_in, w_in, y_out, {DNNL_ARG_BIAS, bias_desc, biased ? w.bias.data() + n0 : nullptr}};
-  if (!execute(description.handle, std::span(arguments).first(biased ? 4 : 3))) return false;
-  put(out, y, m0, m1, n0, n1);
-  return true;
+  return product(x_in, w_in, w.bias.empty() ? nullptr : w.bias.data() + n0, type, m0, m1, n0, n1, y,
+                 y_room);
+}
+
+bool multiply_bf16(const ConstMatrix& w, const float* bias, const ConstMatrix& x, std::uint64_t m0,
+                   std::uint64_t m1, std::uint64_t n0, std::uint64_t n1, const Matrix& y,
+                   std::vector<float>& scratch) {
+  const OneThread one;
+  if (!device().ok) return false;
+  const std::uint64_t rows = m1 - m0, outputs = n1 - n0, K = w.columns;
+  float* x_room = reserve(scratch, rows * K + rows * outputs);
+  const Argument x_in{DNNL_ARG_SRC, strided(dnnl_bf16, {rows, K}, {K, 1}),
+                      contiguous(x, m0, m1, DType::bf16, x_room)};
+  const Argument w_in{DNNL_ARG_WEIGHTS, strided(dnnl_bf16, {K, outputs}, {1, w.stride}),
+                      static_cast<const std::byte*>(w.data) + n0 * w.stride * 2};
+  return product(x_in, w_in, bias ? bias + n0 : nullptr, DType::bf16, m0, m1, n0, n1, y,
+                 x_room + rows * K);
 }
 
 // --- Convolution ---
@@ -372,6 +393,7 @@ bool convolve(const PackedConv& w, const ConvShape& shape, const ConstMatrix& x,
 }  // namespace
 
 const DenseKernel dense_onednn = {"dense.onednn", Isa::avx2, pack, multiply};
+const Bf16Kernel bf16_onednn = {"bf16.onednn", Isa::avx512_bf16, multiply_bf16};
 const ConvKernel conv_onednn = {"conv.onednn", Isa::avx2, convolve};
 
 }  // namespace parfait::kernels

@@ -11,6 +11,7 @@ extern const ConvKernel conv_reference;
 #if defined(PARFAIT_ONEDNN)
 extern const DenseKernel dense_onednn;
 extern const ConvKernel conv_onednn;
+extern const Bf16Kernel bf16_onednn;
 #endif
 
 // Shared by the variants. Rows of a matrix one behind the other, as floats or as they are; and the
