@@ -13,12 +13,13 @@ namespace {
 struct Arguments {
   PipelineFiles files;
   std::string model_dir, transformer, text_encoder, vae, tokenizer;
-  std::string out, sheet, sampler = "euler";
+  std::string out, sheet, capture, sampler = "euler";
   std::optional<std::uint64_t> max_memory;
   OpenOptions open;
   MachineArguments machine;
   GenerateOptions generate;
   std::uint32_t threads = 0;
+  std::uint64_t capture_rows = 256;
   bool preview = false, profile = false;
 };
 
@@ -185,9 +186,20 @@ class Maker {
       callbacks.preview = [this](const Picture& picture) {
         get(write_png(stem_with(path_of(made_), ".preview"), picture));
       };
+    Capture capture(a_.capture_rows);
+    if (!a_.capture.empty())
+      callbacks.linear = [&](std::string_view layer, const ConstMatrix& x) {
+        capture.add(layer, x);
+      };
     get(pipeline.generate(a_.generate, callbacks));
     status_.hide();
     if (signal_caught()) throw Interrupted{};
+    if (!a_.capture.empty()) {
+      get(capture.write(a_.capture));
+      if (!program_.json)
+        program_.out.print("{}: inputs of {} layers\n", printable(a_.capture, 1000),
+                           capture.layers());
+    }
     if (!a_.sheet.empty()) {
       get(write_png(a_.sheet, sheet_of(pictures_)));
       if (!program_.json) program_.out.print("{}\n", printable(a_.sheet, 1000));
@@ -248,7 +260,7 @@ class Maker {
 
 int run(Program& program, Arguments& a) {
   a.files = {a.model_dir, a.transformer, a.text_encoder, a.vae, a.tokenizer};
-  for (const std::string& target : {a.out, a.sheet}) {
+  for (const std::string& target : {a.out, a.sheet, a.capture}) {
     const std::filesystem::path parent = std::filesystem::path(target).parent_path();
     std::error_code ignored;
     if (!parent.empty() && !std::filesystem::is_directory(parent, ignored))
@@ -309,6 +321,12 @@ void add_generate(CLI::App& app, Program& program) {
           "--max-memory", [a](const std::string& text) { a->max_memory = parse_bytes(text); },
           "Memory that the process may take, as 6G: weights are streamed where they must be")
       ->type_name("SIZE");
+  verb.add_option("--capture", a->capture,
+                  "Write rows of what each linear layer of the transformer is given, for "
+                  "quantize --calibration")
+      ->type_name("FILE");
+  add_number<std::uint64_t>(verb, "--capture-rows", a->capture_rows, 1, 65536,
+                            "Rows of each layer to keep, of all steps and pictures (default 256)");
   verb.add_flag("--profile", a->profile, "Print where the steps' time went");
   add_number<std::uint32_t>(verb, "--threads", a->threads, 0, 1024,
                             "Threads (default: as many as the machine has)");

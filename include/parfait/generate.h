@@ -25,6 +25,7 @@
 
 #include "parfait/checkpoint.h"
 #include "parfait/error.h"
+#include "parfait/model.h"
 #include "parfait/plan.h"
 
 namespace parfait {
@@ -108,6 +109,8 @@ struct GenerateCallbacks {
   std::function<bool(const GenerateProgress&)> progress;
   // The picture so far, after each step but the last.
   std::function<void(const Picture&)> preview;
+  // What each linear layer of the transformer is given, before it runs: capture.h keeps some of it.
+  std::function<void(std::string_view layer, const ConstMatrix& x)> linear;
   // Each picture as soon as it is done; returns false to stop there.
   std::function<bool(const struct Generated&)> finished;
 };

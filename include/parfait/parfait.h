@@ -19,6 +19,7 @@
 #ifndef PARFAIT_PARFAIT_H_
 #define PARFAIT_PARFAIT_H_
 
+#include "parfait/capture.h"
 #include "parfait/checkpoint.h"
 #include "parfait/dtype.h"
 #include "parfait/error.h"

@@ -174,6 +174,8 @@ Result<Done> Weights::linear(std::initializer_list<Call> calls, const ConstMatri
       targets.push_back({call.linear->layers[i], y});
     }
   }
+  if (observer_)
+    for (const LinearTarget& target : targets) observer_(target.layer, x);
   return session_.linear(targets, x);
 }
 

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <future>
 #include <memory>
 #include <string>
@@ -73,6 +74,9 @@ class Weights {
     Matrix y;
   };
   Result<Done> linear(std::initializer_list<Call> calls, const ConstMatrix& x);
+  // Told of each layer and its input before it runs.
+  using Observer = std::function<void(std::string_view layer, const ConstMatrix& x)>;
+  void observe(Observer observer) { observer_ = std::move(observer); }
   // Rows of an embedding.
   Result<Done> lookup(const Linear& table, std::span<const std::int64_t> ids, const Matrix& y);
 
@@ -92,6 +96,7 @@ class Weights {
   std::vector<Block> blocks_;
   Residency residency_;
   DType activation_ = DType::bf16;
+  Observer observer_;
   runtime::Session session_;
   ModelPtr pinned_, streamed_;
   std::size_t streamed_block_ = 0;  // 0: none

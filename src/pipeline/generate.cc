@@ -197,6 +197,7 @@ Result<Done> Generator::load_transformer() {
   const auto start = Clock::now();
   PARFAIT_TRY(weights_, Weights::load(p_.transformer.plan, transformer_->blocks(),
                                       {budget_.transformer, p_.setup.threads, loading()}));
+  weights_->observe(callbacks_.linear);
   Run run(ops_, weights_.get(), nullptr, stop());
   for (const EncodedText& text : texts_) {
     PARFAIT_TRY(std::unique_ptr<Conditioning> conditioning,
