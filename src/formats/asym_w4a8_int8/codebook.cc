@@ -107,6 +107,8 @@ Codebook fit_codebook(const std::vector<float>& normalized) {
       begin = end;
       c = equal;
     }
+    // A level equal to another's keeps its place while that one moves, maybe past it.
+    std::ranges::sort(next);
     levels = next;
   }
   return levels;

@@ -5,7 +5,8 @@
 // divided by their groups' largest; of those, 2^19 drawn by torch's generator with seed 0 for the
 // kurtosis, 300,000 for the fit. Sums are in double where torch has float in an order that depends
 // on its threads: the choice differs only where the kurtosis is within rounding of the threshold,
-// and fitted levels differ by some of their last bits.
+// and fitted levels differ by some of their last bits. They are sorted, which comfy-kitchen's need
+// not be where many weights have one value; its own search then misses the nearest of them.
 #ifndef PARFAIT_FORMATS_ASYM_W4A8_INT8_CODEBOOK_H_
 #define PARFAIT_FORMATS_ASYM_W4A8_INT8_CODEBOOK_H_
 
