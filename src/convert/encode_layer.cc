@@ -91,8 +91,7 @@ class PlainRows {
     };
     if (work_.encoder) {
       if (!work_.encoder->survey) return Done{};
-      PARFAIT_TRY(survey_, work_.encoder->survey(reader));
-      return Done{};
+      return work_.encoder->survey(reader);
     }
     const formats::Encoder& encoder = work_.target.encoder();
     if (!encoder.survey) return Done{};
@@ -111,7 +110,7 @@ class PlainRows {
           formats::EncodeBuffers buffers{first, {s.bytes.data()}};
           for (std::vector<std::byte>& tensor : side_) buffers.tensors.push_back(tensor.data());
           if (work_.encoder)
-            work_.encoder->encode(survey_, first, count, s.source.data(), buffers);
+            work_.encoder->encode(first, count, s.source.data(), buffers);
           else
             work_.target.encoder().encode(work_.target.shape(), work_.target.settings(), survey_,
                                           first, count, s.source.data(), buffers);

@@ -20,10 +20,11 @@
 namespace parfait::convert {
 
 // How rows become bytes where that is not the format's own encoder: whatever finds better codes or
-// scales of the same format. Both functions follow the contract of formats::Encoder's.
+// scales of the same format. As formats::Encoder's functions, but that what the survey finds is
+// theirs to keep.
 struct RowEncoder {
-  std::function<Result<formats::Survey>(const formats::RowReader&)> survey;  // may be empty
-  std::function<void(const formats::Survey&, std::uint64_t first, std::uint64_t count, float* w,
+  std::function<Result<Done>(const formats::RowReader&)> survey;  // may be empty
+  std::function<void(std::uint64_t first, std::uint64_t count, float* w,
                      const formats::EncodeBuffers&)>
       encode;
 };

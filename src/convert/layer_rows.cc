@@ -1,6 +1,6 @@
 #include "convert/layer_rows.h"
 
-#include <bit>
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -15,15 +15,6 @@ std::uint64_t stored_rows(const formats::Layer& layer, const TensorInfo& weight)
   return layer.kind == LayerKind::experts && weight.shape.size() > 2
              ? weight.shape[0] * weight.shape[1]
              : weight.shape[0];
-}
-
-bool all_finite(const float* values, std::uint64_t count) {
-  std::uint32_t wrong = 0;
-  for (std::uint64_t i = 0; i < count; ++i)
-    wrong |= static_cast<std::uint32_t>(
-        static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(values[i]) & 0x7fffffffu) >
-        0x7f7fffff);
-  return wrong == 0;
 }
 
 }  // namespace
@@ -98,7 +89,7 @@ Result<ConstMatrix> LayerRows::view(std::uint64_t first, std::uint64_t count) {
 Result<Done> LayerRows::require_finite(std::uint64_t first, std::uint64_t count,
                                        const float* values) const {
   const std::uint64_t columns = layer_->columns;
-  if (all_finite(values, count * columns)) return Done{};
+  if (formats::all_finite({values, count * columns})) return Done{};
   std::uint64_t at = 0;
   while (std::isfinite(values[at])) ++at;
   return make_error(ErrorCode::data_not_finite,
