@@ -47,6 +47,12 @@ std::vector<float> awkward_rows(std::uint64_t rows, std::uint64_t columns, DType
   return values;
 }
 
+formats::EncodeSettings rotated_by(std::uint32_t group) {
+  formats::EncodeSettings settings;
+  settings.rotate_group = group;
+  return settings;
+}
+
 class EncodeLayerTest : public ::testing::Test {
  protected:
   struct Made {
@@ -123,11 +129,11 @@ TEST_F(EncodeLayerTest, kernels_write_the_encoders_bytes_on_every_instruction_se
     // Off its alignment too: files need not keep it.
     source(dtype, 83, 512, awkward_rows(83, 512, dtype), Io::mapped, dtype == DType::f32 ? 0 : 1);
     for (const auto& [format, group] : fast) {
-      const auto expected = make(format, {.rotate_group = group}, Path::plain);
+      const auto expected = make(format, rotated_by(group), Path::plain);
       ASSERT_TRUE(expected.ok()) << expected.error().message;
       for (const Isa isa : machine_isas())
         for (const unsigned threads : {1u, 3u}) {
-          const auto made = make(format, {.rotate_group = group}, Path::usual, threads, isa);
+          const auto made = make(format, rotated_by(group), Path::usual, threads, isa);
           ASSERT_TRUE(made.ok()) << made.error().message;
           EXPECT_TRUE(made->tensors == expected->tensors)
               << format << " " << group << " " << dtype_name(dtype) << " " << isa_name(isa);
@@ -142,10 +148,12 @@ TEST_F(EncodeLayerTest, kernels_write_the_encoders_bytes_on_every_instruction_se
 TEST_F(EncodeLayerTest, threads_memory_and_reader_change_nothing) {
   for (const Io io : {Io::mapped, Io::pread}) {
     source(DType::bf16, 700, 384, awkward_rows(700, 384, DType::bf16), io);
-    for (const formats::EncodeSettings& settings :
-         {formats::EncodeSettings{.rotate_group = 64},
-          {.scale_of = formats::ScaleOf::tensor},
-          {.rotate_group = 16, .arithmetic = DType::bf16}}) {
+    formats::EncodeSettings rotated, of_tensor, narrow;
+    rotated.rotate_group = 64;
+    of_tensor.scale_of = formats::ScaleOf::tensor;
+    narrow.rotate_group = 16;
+    narrow.arithmetic = DType::bf16;
+    for (const formats::EncodeSettings& settings : {rotated, of_tensor, narrow}) {
       std::optional<Made> first;
       for (const unsigned threads : {1u, 2u, 3u})
         for (const std::uint64_t memory : {std::uint64_t{1}, std::uint64_t{1} << 30}) {
@@ -164,10 +172,10 @@ TEST_F(EncodeLayerTest, measures_what_a_reader_decodes) {
   const std::vector<float> values = awkward_rows(40, 256, DType::f32);
   source(DType::f32, 40, 256, values);
   for (const auto& [format, group] : fast) {
-    const auto made = make(format, {.rotate_group = group});
+    const auto made = make(format, rotated_by(group));
     ASSERT_TRUE(made.ok()) << made.error().message;
     const auto target = LayerTarget::settle(source_->state()->layers[0],
-                                            *formats::find_format(format), {.rotate_group = group});
+                                            *formats::find_format(format), rotated_by(group));
     ASSERT_TRUE(target.ok());
     formats::LayerData data{&target->written(), {}, {}};
     for (const auto& tensor : made->tensors) data.data.emplace_back(tensor);
@@ -201,7 +209,7 @@ TEST_F(EncodeLayerTest, values_that_are_not_finite_are_named) {
     values[123 * 256 + 45] = bad;
     source(DType::f32, 300, 256, values);
     for (const Path path : {Path::usual, Path::plain}) {
-      const auto made = make("convrot_w4a4", {.rotate_group = 256}, path);
+      const auto made = make("convrot_w4a4", rotated_by(256), path);
       ASSERT_FALSE(made.ok());
       EXPECT_EQ(made.error().code, ErrorCode::data_not_finite);
       for (const char* word : {"layer a", "row 123", "column 45"})
@@ -214,7 +222,7 @@ TEST_F(EncodeLayerTest, a_rotation_that_overflows_is_named) {
   std::vector<float> values(256 * 4, 1.0f);
   std::fill_n(values.begin() + 256, 256, 3e38f);
   source(DType::f32, 4, 256, values);
-  const auto made = make("convrot_w4a4", {.rotate_group = 256});
+  const auto made = make("convrot_w4a4", rotated_by(256));
   ASSERT_FALSE(made.ok());
   EXPECT_NE(made.error().message.find("row 1 "), std::string::npos) << made.error().message;
 }
@@ -222,14 +230,14 @@ TEST_F(EncodeLayerTest, a_rotation_that_overflows_is_named) {
 TEST_F(EncodeLayerTest, cancelling_ends_it) {
   source(DType::f32, 3000, 256, awkward_rows(3000, 256, DType::f32));
   progress_ = [](double) { return false; };
-  const auto made = make("int8_tensorwise", {.rotate_group = 256}, Path::usual, 1);
+  const auto made = make("int8_tensorwise", rotated_by(256), Path::usual, 1);
   ASSERT_FALSE(made.ok());
   EXPECT_EQ(made.error().code, ErrorCode::cancelled);
 }
 
 TEST_F(EncodeLayerTest, refusals_name_layer_format_and_reason) {
   source(DType::f32, 8, 320, awkward_rows(8, 320, DType::f32));
-  const auto made = make("convrot_w4a4", {.rotate_group = 256});
+  const auto made = make("convrot_w4a4", rotated_by(256));
   ASSERT_FALSE(made.ok());
   for (const char* word : {"layer a", "convrot_w4a4", "320", "256"})
     EXPECT_NE(made.error().message.find(word), std::string::npos) << made.error().message;
