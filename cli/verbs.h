@@ -14,6 +14,7 @@ void add_diff(CLI::App& app, Program& program);
 void add_decode(CLI::App& app, Program& program);
 void add_run(CLI::App& app, Program& program);
 void add_generate(CLI::App& app, Program& program);
+void add_quantize(CLI::App& app, Program& program);
 void add_formats(CLI::App& app, Program& program);
 #if defined(PARFAIT_WITH_BENCH)
 void add_bench(CLI::App& app, Program& program);

@@ -26,6 +26,7 @@
 #include "parfait/generate.h"
 #include "parfait/model.h"
 #include "parfait/plan.h"
+#include "parfait/quantize.h"
 #include "parfait/text.h"
 #include "parfait/writer.h"
 
