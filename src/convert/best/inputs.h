@@ -38,8 +38,9 @@ struct Inputs {
   std::vector<float> factor;         // U, row-major, rows and columns in the order of `order`
 };
 
-// Bytes that a layer of that many columns needs while its inputs are made and used.
-std::uint64_t inputs_bytes(std::uint64_t columns);
+// Bytes that a layer of that many columns, and rows of inputs, needs while these are made.
+std::uint64_t inputs_bytes(std::uint64_t columns, std::uint64_t rows);
+inline constexpr std::uint64_t max_columns = 1 << 16;  // 16 GiB: no layer is near
 
 class Calibration {
  public:
