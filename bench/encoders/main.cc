@@ -71,8 +71,8 @@ Result<Done> run(const std::vector<std::string>& arguments) {
   }
   runtime::Threads threads;
   Made made;
-  const bool rotates = !format->name.starts_with("float8") && format->name != "nvfp4" &&
-                       format->name != "mxfp8";
+  const bool rotates =
+      !format->name.starts_with("float8") && format->name != "nvfp4" && format->name != "mxfp8";
   for (const TensorInfo& tensor : index->tensors()) {
     if (tensor.shape.size() != 2 || !tensor.name.ends_with(".weight")) continue;
     convert::BestLayer layer{format, {}, {}, nullptr};
@@ -86,8 +86,8 @@ Result<Done> run(const std::vector<std::string>& arguments) {
     std::vector<float> weight(layer.weight.rows * layer.weight.columns);
     widen(tensor.dtype, bytes.data(), weight.size(), weight.data());
     const std::string name(tensor.name.substr(0, tensor.name.size() - 7));
-    PARFAIT_CHECK_OK(encode(name, layer, std::move(weight),
-                            calibration ? &*calibration : nullptr, threads, made));
+    PARFAIT_CHECK_OK(encode(name, layer, std::move(weight), calibration ? &*calibration : nullptr,
+                            threads, made));
   }
   PARFAIT_TRY(container::Writer writer, container::Writer::create(arguments[1], made.tensors));
   for (const auto& data : made.data) PARFAIT_CHECK_OK(writer.append(data));

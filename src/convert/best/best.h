@@ -25,9 +25,11 @@
 //
 // Bytes depend on neither the ranges, the threads nor the machine: float and double operations in
 // a fixed order. settings.arithmetic is not looked at: rotation and everything else are in float.
-// Memory of one call of encode_best beside the caller's panel: about 12 bytes a column, and with
-// inputs as much as the panel again. survey_best: one panel of rows, at most 4 MB; but for nvfp4
-// the same. Larger panels make calibrated encoding faster: 32 rows or more.
+// Memory of one call of encode_best beside the caller's panel: about 8 bytes a column and 100 KB of
+// tables; with inputs as much as 32 rows of the panel again. survey_best: one panel of rows, 1 MB
+// or one row. Panels of 32 rows or more are the fastest with inputs; a panel without is as fast at
+// any size, but for tables that each call makes (0.2 ms), so some hundred thousand weights are
+// enough. Weights must be finite (formats::all_finite).
 #ifndef PARFAIT_CONVERT_BEST_BEST_H_
 #define PARFAIT_CONVERT_BEST_BEST_H_
 

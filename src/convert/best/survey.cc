@@ -18,11 +18,6 @@ constexpr std::uint64_t values_at_once = 1 << 18;
 constexpr std::uint64_t sampled_values = 1 << 18;  // for a codebook
 constexpr int codebook_rounds = 6;
 
-// Comfy-kitchen's own table of asym_w4a8_int8, the best for groups of normal values.
-constexpr std::array<float, 16> fixed_codebook = {
-    -0.980602f, -0.794529f, -0.638165f, -0.500986f, -0.377321f, -0.263187f, -0.155210f, -0.050720f,
-    0.052541f,  0.156985f,  0.265284f,  0.379533f,  0.502636f,  0.638953f,  0.794876f,  0.980671f};
-
 // Calls visit(rows, count) for the whole weight in order, rotated.
 template <class Visit>
 Result<Done> for_rows(const BestLayer& layer, const RowReader& reader, const Visit& visit) {
@@ -134,13 +129,15 @@ Refit try_codebook(const BestLayer& layer, Row values, Row energy,
   return refit;
 }
 
-// From comfy-kitchen's table on: levels that are best for the codes, codes for the levels (Lloyd),
+// From comfy-kitchen's choice on: levels that are best for the codes, codes for the levels (Lloyd),
 // as long as the sample's error becomes smaller by more than what a sample proves.
 Result<std::array<float, 16>> search_codebook(const BestLayer& layer, const RowReader& reader) {
+  PARFAIT_TRY(const formats::Survey plain,
+              layer.format->encoder->survey(layer.weight, layer.settings, reader));
   PARFAIT_TRY(const std::vector<float> values, sample(layer, reader));
   const std::vector<float> ones(layer.weight.columns, 1.0f);
   const Row energy = layer.inputs != nullptr ? Row(layer.inputs->energy) : Row(ones);
-  std::array<float, 16> best = fixed_codebook, levels = best;
+  std::array<float, 16> best = plain.codebook.value(), levels = best;
   double least = std::numeric_limits<double>::infinity();
   for (int round = 0; round < codebook_rounds; ++round) {
     const Refit refit = try_codebook(layer, values, energy, levels);
