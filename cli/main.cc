@@ -77,6 +77,9 @@ int main(int argc, char** argv) {
   add_decode(app, program);
   add_run(app, program);
   add_generate(app, program);
+  add_shard(app, program);
+  add_merge(app, program);
+  add_verify(app, program);
   add_formats(app, program);
 #if defined(PARFAIT_WITH_BENCH)
   add_bench(app, program);

@@ -25,7 +25,9 @@
 #include "parfait/generate.h"
 #include "parfait/model.h"
 #include "parfait/plan.h"
+#include "parfait/shard.h"
 #include "parfait/text.h"
+#include "parfait/verify.h"
 #include "parfait/writer.h"
 
 #endif  // PARFAIT_PARFAIT_H_
