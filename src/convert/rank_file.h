@@ -17,6 +17,7 @@ namespace parfait::convert {
 
 inline constexpr std::uint64_t piece_bytes = 8 << 20;  // that are in memory at a time
 inline constexpr std::uint64_t buffer_bytes = 64 << 10;
+inline constexpr std::uint64_t dropped_at_once = 1 << 20;
 
 // Writes a file whole or not at all, small pieces gathered.
 class StreamOut {
@@ -69,8 +70,10 @@ class StreamIn {
   explicit StreamIn(io::ReaderPtr reader) : reader_(std::move(reader)) {}
   // The next bytes, valid until the next call. `count` should be a piece at most.
   Result<ByteSpan> take(std::uint64_t count) {
-    reader_->drop(dropped_, at_ - dropped_);
-    dropped_ = at_;
+    if (at_ - dropped_ >= dropped_at_once) {
+      reader_->drop(dropped_, at_ - dropped_);
+      dropped_ = at_;
+    }
     PARFAIT_TRY(const ByteSpan bytes, reader_->read(at_, count, scratch_));
     digest_.add(bytes);
     at_ += count;

@@ -7,7 +7,6 @@
 #include <iterator>
 #include <random>
 
-#include "base/digest.h"
 #include "parfait/parfait.h"
 #include "support/test_file.h"
 
@@ -571,20 +570,6 @@ TEST_F(MergeTest, DoesNotWriteOverItsInputs) {
   }
   EXPECT_FALSE(merge(folder_.path(), folder_.path() / "out").ok()) << "no manifest there";
   EXPECT_TRUE(merge(ranks_, folder_.path() / "out").ok());
-}
-
-TEST(Digest, IsXxh64) {
-  const auto of = [](std::string_view text) {
-    Digest digest;
-    for (char c : text) digest.add(std::as_bytes(std::span(&c, 1)));
-    Digest whole;
-    whole.add(std::as_bytes(std::span(text.data(), text.size())));
-    EXPECT_EQ(digest.value(), whole.value());
-    return whole.text();
-  };
-  EXPECT_EQ(of(""), "ef46db3751d8e999");
-  EXPECT_EQ(of("abc"), "44bc2cf5ad770999");
-  EXPECT_EQ(of("Nobody inspects the spammish repetition"), "fbcea83c8a378bf1");
 }
 
 }  // namespace
