@@ -78,6 +78,9 @@ int main(int argc, char** argv) {
   add_run(app, program);
   add_generate(app, program);
   add_quantize(app, program);
+  add_shard(app, program);
+  add_merge(app, program);
+  add_verify(app, program);
   add_formats(app, program);
 #if defined(PARFAIT_WITH_BENCH)
   add_bench(app, program);

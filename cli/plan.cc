@@ -2,24 +2,21 @@
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
 #include <system_error>
 
 #include "cli/table.h"
+#include "cli/tp.h"
 #include "cli/verbs.h"
 
 namespace parfait::cli {
 namespace {
 
-constexpr std::streamsize longest_rules = 1 << 20;  // bytes of a rules file
-
 struct Arguments {
-  std::string path, layers, rules;
+  std::string path, layers;
   OpenOptions open;
   MachineArguments machine;
   std::vector<std::uint32_t> ranks = {1};
-  bool uneven = false;
-  bool strict = false;
+  TpArguments tp;
 };
 
 std::vector<std::uint32_t> parse_ranks(const std::string& text) {
@@ -35,31 +32,6 @@ std::vector<std::uint32_t> parse_ranks(const std::string& text) {
     if (next == end) return numbers;
     at = next;
   }
-}
-
-std::string read_rules(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text(static_cast<std::size_t>(longest_rules) + 1, '\0');
-  file.read(text.data(), longest_rules + 1);
-  if (!file.is_open() || file.bad() || file.gcount() == 0)
-    fail(ErrorCode::plan_rules,
-         fmt::format("{}: the tensor-parallel rules cannot be read, or are empty",
-                     printable(path, 1000)));
-  if (file.gcount() > longest_rules)
-    fail(ErrorCode::plan_rules,
-         fmt::format("{}: is too long for tensor-parallel rules", printable(path, 1000)));
-  text.resize(static_cast<std::size_t>(file.gcount()));
-  return text;
-}
-
-Plan plan_for(const CheckedCheckpoint& checked, PlanOptions options, std::uint32_t ranks,
-              const Arguments& arguments) {
-  options.ranks = ranks;
-  auto plan = make_plan(checked, options);
-  if (!plan && plan.error().code == ErrorCode::plan_rules && !arguments.rules.empty())
-    fail(ErrorCode::plan_rules,
-         fmt::format("{}: {}", printable(arguments.rules, 1000), plan.error().message));
-  return get(std::move(plan));
 }
 
 // --- As text ---
@@ -272,14 +244,14 @@ std::vector<const LayerPlan*> chosen_layers(const Checkpoint& checkpoint, const 
 
 int run(Program& program, const Arguments& arguments) {
   PlanOptions options = plan_options(arguments.machine);
-  options.unevenness = arguments.uneven ? Unevenness::allowed : Unevenness::forbidden;
-  options.unsplittable = arguments.strict ? Unsplittable::refuse : Unsplittable::replicate;
-  if (!arguments.rules.empty()) options.tp_rules = read_rules(arguments.rules);
+  set_tp_options(options, arguments.tp);
   const Checkpoint checkpoint = get(open(arguments.path, arguments.open));
   const CheckedCheckpoint checked = require_sound(program, checkpoint, arguments.path);
   std::vector<Plan> plans;
-  for (std::uint32_t ranks : arguments.ranks)
-    plans.push_back(plan_for(checked, options, ranks, arguments));
+  for (std::uint32_t ranks : arguments.ranks) {
+    options.ranks = ranks;
+    plans.push_back(tp_plan(checked, options, arguments.tp));
+  }
   if (plans.size() == 1) {
     const auto layers = chosen_layers(checkpoint, plans[0], arguments.layers);
     if (program.json)
@@ -312,12 +284,7 @@ void add_plan(CLI::App& app, Program& program) {
           "--tp", [arguments](const std::string& text) { arguments->ranks = parse_ranks(text); },
           "Tensor-parallel ranks; several numbers (1,2,4) give a summary of each")
       ->type_name("N[,N...]");
-  verb.add_option("--tp-rules", arguments->rules,
-                  "Rules for which layers split on which axis, in place of the built-in ones")
-      ->type_name("FILE");
-  verb.add_flag("--tp-uneven", arguments->uneven, "Allow uneven splits that fall on groups");
-  verb.add_flag("--tp-strict", arguments->strict,
-                "Fail where a layer cannot be split, instead of replicating it");
+  add_tp_options(verb, arguments->tp);
   verb.add_option("--layers", arguments->layers, "Show only layers whose names match (* and ?)")
       ->type_name("GLOB");
   add_machine_options(verb, arguments->machine);

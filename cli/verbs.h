@@ -15,6 +15,9 @@ void add_decode(CLI::App& app, Program& program);
 void add_run(CLI::App& app, Program& program);
 void add_generate(CLI::App& app, Program& program);
 void add_quantize(CLI::App& app, Program& program);
+void add_shard(CLI::App& app, Program& program);
+void add_merge(CLI::App& app, Program& program);
+void add_verify(CLI::App& app, Program& program);
 void add_formats(CLI::App& app, Program& program);
 #if defined(PARFAIT_WITH_BENCH)
 void add_bench(CLI::App& app, Program& program);

@@ -27,7 +27,9 @@
 #include "parfait/model.h"
 #include "parfait/plan.h"
 #include "parfait/quantize.h"
+#include "parfait/shard.h"
 #include "parfait/text.h"
+#include "parfait/verify.h"
 #include "parfait/writer.h"
 
 #endif  // PARFAIT_PARFAIT_H_

@@ -7,10 +7,8 @@
 #include "io/json.h"
 
 namespace parfait::container {
-namespace {
 
-// Why a shard name may not be used; empty if it may.
-std::string_view objection(std::string_view file) {
+std::string_view shard_name_objection(std::string_view file) {
   if (file.empty()) return "is empty";
   if (file.find('\0') != std::string_view::npos) return "has a NUL in it";
   if (file.front() == '/') return "is an absolute path";
@@ -23,8 +21,6 @@ std::string_view objection(std::string_view file) {
   }
   return {};
 }
-
-}  // namespace
 
 Result<ShardIndex> parse_shard_index(std::string_view text, const std::string& name) {
   auto json = io::parse_json(text, {.max_bytes = max_index_bytes, .max_depth = 8});
@@ -47,7 +43,7 @@ Result<ShardIndex> parse_shard_index(std::string_view text, const std::string& n
                         printable(tensor), printable(file.text()));
     const auto [spelling, unseen] = by_spelling.try_emplace(*path);
     if (unseen) {
-      if (const std::string_view why = objection(*path); !why.empty())
+      if (const std::string_view why = shard_name_objection(*path); !why.empty())
         return make_error(ErrorCode::index_path, "{}: the shard name \"{}\" (of tensor {}) {}",
                           name, printable(*path), printable(tensor), why);
       const auto [it, added] =

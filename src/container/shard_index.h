@@ -19,6 +19,10 @@ struct ShardIndex {
 
 inline constexpr std::uint64_t max_index_bytes = 256u << 20;
 
+// Why a file name from a file may not be used below a folder ("leaves the index's folder"); empty
+// if it may.
+std::string_view shard_name_objection(std::string_view file);
+
 // The text of a *.safetensors.index.json. name stands for it in messages. File names that leave the
 // index's folder (absolute, "..", a drive, a backslash) are refused; links are the caller's to
 // check.

@@ -15,6 +15,9 @@ void add_range(std::vector<Range>& share, Range range) {
     share.push_back(range);
 }
 
+// Each has its own ranges on each rank.
+constexpr std::uint64_t most_experts = 4096;
+
 class Splitter {
  public:
   Splitter(const formats::Layer& layer, const TpRule& rule, const PlanOptions& options)
@@ -32,22 +35,30 @@ class Splitter {
       return refuse(fmt::format("cannot be cut along its {}: {}", axis_name_, format_rule_.why));
     const std::uint64_t sum =
         std::accumulate(rule_.parts.begin(), rule_.parts.end(), std::uint64_t{0});
-    if (length_ % sum != 0)
-      return refuse(fmt::format("{} {} do not divide into the fused parts {}", length_, axis_name_,
+    // The outputs of several experts lie one behind the other, and each expert is cut.
+    const std::uint64_t experts = outputs_ ? layer_.experts : 1;
+    const std::uint64_t length = length_ / experts;
+    if (experts > most_experts)
+      return refuse(fmt::format("{} experts in one tensor, more than {}", experts, most_experts));
+    if (length % sum != 0)
+      return refuse(fmt::format("{} {} do not divide into the fused parts {}", length, axis_name_,
                                 fmt::join(rule_.parts, ":")));
     result_.axis = outputs_ ? SplitAxis::outputs : SplitAxis::inputs;
     result_.shares.resize(options_.ranks);
     std::uint64_t begin = 0;
-    for (std::uint64_t part : rule_.parts) {
-      const std::uint64_t end = begin + length_ / sum * part;
-      if (!split_part(begin, end)) return result_;
-      begin = end;
+    for (std::uint64_t expert = 0; expert < experts; ++expert) {
+      for (std::uint64_t part : rule_.parts) {
+        const std::uint64_t end = begin + length / sum * part;
+        if (!split_part(begin, end)) return result_;
+        begin = end;
+      }
     }
     result_.reason =
         rule_.parts.size() > 1
             ? fmt::format("rule {}: {}, {} fused parts", rule_.pattern,
                           outputs_ ? "outputs" : "inputs", rule_.parts.size())
             : fmt::format("rule {}: {}", rule_.pattern, outputs_ ? "outputs" : "inputs");
+    if (experts > 1) result_.reason += fmt::format(", of each of {} experts", experts);
     if (uneven_) result_.reason += fmt::format("; unevenly, at multiples of {}", granularity_);
     return result_;
   }
