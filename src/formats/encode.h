@@ -8,7 +8,12 @@
 //
 // The plain path is comfy-kitchen's eager encoder. Arithmetic f32 is what it makes of the weight
 // widened to float32 first; f16 and bf16 are what it makes of a weight of that dtype, with every
-// rounding to it.
+// rounding to it (values that are not of the dtype are rounded first).
+//
+// Values must be finite. The caller looks at what it reads (all_finite) and refuses a weight with
+// NaN or infinities: no format holds them, and one would spoil the scale of its whole row, group or
+// tensor. Of such rows encode() makes bytes without meaning, within its buffers; a survey's absmax
+// is then not finite.
 #ifndef PARFAIT_FORMATS_ENCODE_H_
 #define PARFAIT_FORMATS_ENCODE_H_
 
@@ -68,6 +73,9 @@ struct EncodeBuffers {
   std::uint64_t first_row = 0;
   std::vector<std::byte*> tensors;  // in the order of tensors()
 };
+
+// Whether none of the values is NaN or infinite.
+bool all_finite(std::span<const float> values);
 
 struct Encoder {
   // Why this format cannot hold such a weight under these settings, as the end of a sentence ("K =

@@ -111,7 +111,7 @@ void decode(const LayerData& data, std::uint64_t first_row, std::uint64_t rows, 
   }
 }
 
-// Encode: with the converter.
+// Encode: encode.cc.
 
 // Tolerance: the page says how it was measured. The 4 bits of the activation are most of it.
 
@@ -120,6 +120,7 @@ constexpr Tolerance tolerance{
 
 }  // namespace
 
+extern const Encoder convrot_w4a4_encoder;
 extern const Format convrot_w4a4_format;
 const Format convrot_w4a4_format = {
     .name = "convrot_w4a4",
@@ -135,6 +136,7 @@ const Format convrot_w4a4_format = {
     .size = size,
     .split = split,
     .decode = decode,
+    .encoder = &convrot_w4a4_encoder,
     .tolerance = tolerance,
 };
 

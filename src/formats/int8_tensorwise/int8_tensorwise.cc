@@ -92,7 +92,7 @@ void decode(const LayerData& data, std::uint64_t first_row, std::uint64_t rows, 
   }
 }
 
-// Encode: with the converter.
+// Encode: encode.cc.
 
 // Tolerance: the page says how it was measured.
 
@@ -101,6 +101,7 @@ constexpr Tolerance tolerance{
 
 }  // namespace
 
+extern const Encoder int8_tensorwise_encoder;
 extern const Format int8_tensorwise_format;
 const Format int8_tensorwise_format = {
     .name = "int8_tensorwise",
@@ -116,6 +117,7 @@ const Format int8_tensorwise_format = {
     .size = size,
     .split = split,
     .decode = decode,
+    .encoder = &int8_tensorwise_encoder,
     .tolerance = tolerance,
 };
 

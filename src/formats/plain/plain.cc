@@ -61,7 +61,7 @@ void decode(const LayerData& data, std::uint64_t first_row, std::uint64_t rows, 
   widen(dtype, data.part("weight").data() + first_row * row_bytes, rows * columns, out);
 }
 
-// Encode: with the converter.
+// Encode: encode.cc.
 
 // Tolerance: the page says how it was measured.
 
@@ -69,7 +69,7 @@ constexpr Tolerance tolerance{
     .relative_l2 = 1e-5, .kitchen_f32 = 2e-6, .kitchen_f16 = 1e-3, .kitchen_bf16 = 7e-3};
 
 Format plain(std::string_view name, std::string_view summary, std::string_view bits, DType dtype,
-             bool (*claims_it)(const Evidence&)) {
+             bool (*claims_it)(const Evidence&), const Encoder& encoder) {
   return {
       .name = name,
       .folder = "plain",
@@ -84,18 +84,20 @@ Format plain(std::string_view name, std::string_view summary, std::string_view b
       .size = size,
       .split = split,
       .decode = decode,
+      .encoder = &encoder,
       .tolerance = tolerance,
   };
 }
 
 }  // namespace
 
+extern const Encoder bf16_encoder, f16_encoder, f32_encoder;
 extern const Format bf16_format, f16_format, f32_format;
-const Format bf16_format =
-    plain("bf16", "bfloat16 weights as they are", "16", DType::bf16, claims<DType::bf16>);
-const Format f16_format =
-    plain("f16", "half-precision weights as they are", "16", DType::f16, claims<DType::f16>);
-const Format f32_format =
-    plain("f32", "single-precision weights as they are", "32", DType::f32, claims<DType::f32>);
+const Format bf16_format = plain("bf16", "bfloat16 weights as they are", "16", DType::bf16,
+                                 claims<DType::bf16>, bf16_encoder);
+const Format f16_format = plain("f16", "half-precision weights as they are", "16", DType::f16,
+                                claims<DType::f16>, f16_encoder);
+const Format f32_format = plain("f32", "single-precision weights as they are", "32", DType::f32,
+                                claims<DType::f32>, f32_encoder);
 
 }  // namespace parfait::formats

@@ -1,0 +1,119 @@
+#include "convert/layer_rows.h"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "base/result.h"
+
+namespace parfait::convert {
+namespace {
+
+// Rows as the weight's tensor has them; a writer may have padded their number.
+std::uint64_t stored_rows(const formats::Layer& layer, const TensorInfo& weight) {
+  if (weight.shape.empty()) return 0;
+  return layer.kind == LayerKind::experts && weight.shape.size() > 2
+             ? weight.shape[0] * weight.shape[1]
+             : weight.shape[0];
+}
+
+bool all_finite(const float* values, std::uint64_t count) {
+  std::uint32_t wrong = 0;
+  for (std::uint64_t i = 0; i < count; ++i)
+    wrong |= static_cast<std::uint32_t>(
+        static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(values[i]) & 0x7fffffffu) >
+        0x7f7fffff);
+  return wrong == 0;
+}
+
+}  // namespace
+
+Result<LayerRows> LayerRows::open(const formats::Checkpoint& source, const formats::Layer& layer) {
+  LayerRows rows;
+  rows.source_ = &source;
+  rows.layer_ = &layer;
+  rows.data_.layer = &layer;
+  rows.data_.data.resize(layer.parts.size());
+  rows.data_.scratch.resize(layer.parts.size());
+  for (std::size_t i = 0; i < layer.parts.size(); ++i) {
+    const formats::Part& part = layer.parts[i];
+    if (!part.tensor || part.role == "bias") continue;
+    if (part.role != "weight") {
+      PARFAIT_TRY(rows.data_.data[i], source.index->read(*part.tensor, rows.data_.scratch[i]));
+      continue;
+    }
+    rows.weight_ = part.tensor;
+    rows.row_bytes_ =
+        part.tensor->bytes / std::max<std::uint64_t>(stored_rows(layer, *part.tensor), 1);
+    // A mapping gives its own bytes; what pread reads lies in the scratch that it was given.
+    std::vector<std::byte> probe;
+    const io::Reader& reader = *source.index->shards()[part.tensor->shard].reader;
+    const std::uint64_t one = part.tensor->bytes > 0 ? 1 : 0;
+    PARFAIT_TRY(const ByteSpan byte, reader.read(part.tensor->offset, one, probe));
+    if (one && byte.data() == probe.data()) {
+      PARFAIT_TRY(rows.window_, Window::reserve(part.tensor->bytes));
+      rows.data_.data[i] = rows.window_->bytes();
+    } else {
+      PARFAIT_TRY(rows.data_.data[i], source.index->read(*part.tensor, probe));
+    }
+  }
+  if (!rows.weight_)
+    return make_error(ErrorCode::part_missing, "layer {}: has no weight", printable(layer.name));
+  rows.plain_ = layer.format->folder == "plain";
+  if (const TensorInfo* factors = layer.part("pre_quant_scale")) {
+    const ByteSpan bytes = rows.data_.part("pre_quant_scale");
+    for (std::uint64_t k = 0; k < layer.columns; ++k)
+      rows.column_factors_.push_back(load_float(factors->dtype, bytes.data(), k));
+  }
+  return rows;
+}
+
+// Has the rows' bytes at their place in data_.
+Result<Done> LayerRows::fetch(std::uint64_t first, std::uint64_t count) {
+  const io::Reader& reader = *source_->index->shards()[weight_->shard].reader;
+  std::vector<std::byte> scratch;
+  PARFAIT_TRY(const ByteSpan bytes,
+              reader.read(weight_->offset + first * row_bytes_, count * row_bytes_, scratch));
+  if (window_ && !bytes.empty())
+    std::memcpy(window_->data() + first * row_bytes_, bytes.data(), bytes.size());
+  return Done{};
+}
+
+Result<Done> LayerRows::read(std::uint64_t first, std::uint64_t count, float* out) {
+  PARFAIT_CHECK_OK(fetch(first, count));
+  layer_->format->decode(data_, first, count, out);
+  if (!column_factors_.empty())
+    for (std::uint64_t row = 0; row < count; ++row)
+      for (std::uint64_t k = 0; k < layer_->columns; ++k)
+        out[row * layer_->columns + k] *= column_factors_[k];
+  return require_finite(first, count, out);
+}
+
+Result<ConstMatrix> LayerRows::view(std::uint64_t first, std::uint64_t count) {
+  PARFAIT_CHECK_OK(fetch(first, count));
+  return ConstMatrix{data_.part("weight").data() + first * row_bytes_, weight_->dtype, count,
+                     layer_->columns, layer_->columns};
+}
+
+Result<Done> LayerRows::require_finite(std::uint64_t first, std::uint64_t count,
+                                       const float* values) const {
+  const std::uint64_t columns = layer_->columns;
+  if (all_finite(values, count * columns)) return Done{};
+  std::uint64_t at = 0;
+  while (std::isfinite(values[at])) ++at;
+  return make_error(ErrorCode::data_not_finite,
+                    "layer {}: the value in row {}, column {} of its weight is {}; a layer with "
+                    "such values is not encoded (a recipe can keep it as it is)",
+                    printable(layer_->name), first + at / columns, at % columns,
+                    std::isnan(values[at]) ? "NaN" : "infinite");
+}
+
+void LayerRows::drop(std::uint64_t first, std::uint64_t count) {
+  if (window_)
+    window_->drop(first * row_bytes_, count * row_bytes_);
+  else
+    source_->index->shards()[weight_->shard].reader->drop(weight_->offset + first * row_bytes_,
+                                                          count * row_bytes_);
+}
+
+}  // namespace parfait::convert

@@ -1,0 +1,117 @@
+// What encoders share: the roundings of an arithmetic, rotation, largest values, codes, refusals
+// and markers. encode.h has the interface.
+//
+// Nothing here is kept between calls; any thread may call anything.
+#ifndef PARFAIT_FORMATS_ENCODING_H_
+#define PARFAIT_FORMATS_ENCODING_H_
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/floats.h"
+#include "formats/encode.h"
+
+namespace parfait::formats {
+
+// --- Arithmetic: every result rounded to a dtype ---
+
+// As round_to_f16, without branches, so that loops over it are vectors.
+inline float round_to_f16_fast(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t sign = bits & 0x80000000u, magnitude = bits ^ sign;
+  const std::uint32_t normal = (magnitude + 0xfffu + ((magnitude >> 13) & 1u)) & ~0x1fffu;
+  // Subnormals are multiples of 2^-24, which is the last bit of 0.75.
+  const float sum = (std::bit_cast<float>(magnitude) + 0.75f) - 0.75f;
+  std::uint32_t rounded = magnitude < 0x38800000u ? std::bit_cast<std::uint32_t>(sum) : normal;
+  rounded = rounded >= 0x47800000u ? 0x7f800000u : rounded;
+  rounded = magnitude > 0x7f800000u ? magnitude : rounded;
+  return std::bit_cast<float>(rounded | sign);
+}
+
+struct F32 {
+  static constexpr float smallest_normal = 0x1p-126f;
+  static float round(float value) { return value; }
+};
+struct F16 {
+  static constexpr float smallest_normal = 0x1p-14f;
+  static float round(float value) { return round_to_f16_fast(value); }
+};
+struct Bf16 {
+  static constexpr float smallest_normal = 0x1p-126f;
+  static float round(float value) { return round_to_bf16(value); }
+};
+
+// Calls f with F32, F16 or Bf16.
+template <class F>
+auto with_arithmetic(DType arithmetic, F&& f) {
+  if (arithmetic == DType::bf16) return f(Bf16{});
+  if (arithmetic == DType::f16) return f(F16{});
+  return f(F32{});
+}
+
+// --- Values ---
+
+// In place: rounded to the arithmetic's dtype; where the settings rotate, rotated (sums in float)
+// and rounded again. This is the weight that formats encode.
+void prepare(const EncodeSettings& settings, std::span<float> values);
+
+// The largest absolute value; not finite where some value is not.
+inline float largest_magnitude(std::span<const float> values) {
+  std::uint32_t largest = 0;  // bits of magnitudes have the order of the magnitudes
+  for (float value : values)
+    largest = std::max(largest, std::bit_cast<std::uint32_t>(value) & 0x7fffffffu);
+  return std::bit_cast<float>(largest);
+}
+
+// A survey of nothing but the largest magnitude of the prepared weight.
+Result<Survey> survey_largest(const WeightShape& shape, const EncodeSettings& settings,
+                              const RowReader& reader);
+
+// rne(value), clamped to integers low and high (both below 2^22). Not a number gives some code.
+inline int to_code(float value, float low, float high) {
+  const float clamped = std::min(std::max(value, low), high);
+  constexpr float to_integer = 0x1.8p23f;  // a sum with it has the integer in its last bits
+  return static_cast<int>(std::bit_cast<std::uint32_t>(clamped + to_integer) -
+                          std::bit_cast<std::uint32_t>(to_integer));
+}
+
+// --- Refusals: empty where all is well ---
+
+std::string refuse_kind(const WeightShape& shape, std::string_view format,
+                        std::initializer_list<LayerKind> kinds);
+// K is not a multiple; `what` names it: "the packing of 64".
+std::string refuse_columns(const WeightShape& shape, std::uint64_t multiple, std::string_view what);
+std::string refuse_group(const WeightShape& shape, std::uint64_t rotate_group);
+// For formats that are never rotated.
+std::string refuse_rotation(const EncodeSettings& settings, std::string_view format);
+// For formats with one scale group, or none (0).
+std::string refuse_scale_group(const EncodeSettings& settings, std::string_view format,
+                               std::uint64_t scale_group);
+// The first that is not empty.
+std::string first_refusal(std::initializer_list<std::string> refusals);
+
+// --- Markers, as Python's json.dumps spells them ---
+
+class MarkerText {
+ public:
+  // Begins with format and, where asked for, full_precision_matrix_mult.
+  MarkerText(std::string_view format, const EncodeSettings& settings);
+  MarkerText& flag(std::string_view key);
+  MarkerText& number(std::string_view key, std::uint64_t value);
+  MarkerText& text(std::string_view key, std::string_view value);
+  // Ends with num_experts, where there are several.
+  std::string end(const WeightShape& shape);
+
+ private:
+  std::string json_;
+};
+
+}  // namespace parfait::formats
+
+#endif  // PARFAIT_FORMATS_ENCODING_H_
