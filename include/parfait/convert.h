@@ -33,7 +33,7 @@ struct ConvertOptions {
   enum class Loss { allowed, refused } loss = Loss::allowed;
   // The largest shard in bytes; the target is then a folder. 0: one file.
   std::uint64_t max_shard = 0;
-  std::uint64_t max_memory = 2'000'000'000;
+  std::uint64_t max_memory = std::uint64_t{2} << 30;
   unsigned threads = 0;  // 0: as many as the machine has
   // resume: goes on from what a killed run of the same work left, and leaves it when cancelled.
   enum class Start { afresh, resume } start = Start::afresh;
@@ -60,8 +60,9 @@ struct ConvertReport {
 // The words that `to` may begin with, for help texts: "int8_tensorwise, convrot_w4a4, ...".
 std::string convert_targets();
 
-Result<ConvertReport> convert(const CheckedCheckpoint& source, const std::filesystem::path& target,
-                              const ConvertOptions& options = {});
+Result<ConvertReport> convert_checkpoint(const CheckedCheckpoint& source,
+                                         const std::filesystem::path& target,
+                                         const ConvertOptions& options = {});
 
 }  // namespace parfait
 

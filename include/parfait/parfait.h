@@ -20,6 +20,7 @@
 #define PARFAIT_PARFAIT_H_
 
 #include "parfait/checkpoint.h"
+#include "parfait/convert.h"
 #include "parfait/dtype.h"
 #include "parfait/error.h"
 #include "parfait/generate.h"

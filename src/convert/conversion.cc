@@ -31,8 +31,8 @@ class Planner {
 
   Result<Conversion> plan() {
     if (!options_.to.empty() || gguf()) {
-      PARFAIT_TRY(target_, parse_target(options_.to.empty() ? "q8_0" : options_.to,
-                                        plan_.container));
+      PARFAIT_TRY(target_,
+                  parse_target(options_.to.empty() ? "q8_0" : options_.to, plan_.container));
     }
     PARFAIT_CHECK_OK(read_patterns());
     PARFAIT_CHECK_OK(gather_items());
@@ -45,8 +45,10 @@ class Planner {
         PARFAIT_CHECK_OK(add_layer(i));
       }
     }
-    if (gguf()) gguf_keys();
-    else safetensors_metadata();
+    if (gguf())
+      gguf_keys();
+    else
+      safetensors_metadata();
     plan_.notes.insert(plan_.notes.begin(), plan_.items.notes.begin(), plan_.items.notes.end());
     return std::move(plan_);
   }
@@ -71,10 +73,9 @@ class Planner {
       plan_.items = items_of(source_);
       return Done{};
     }
-    PARFAIT_TRY(plan_.items,
-                renamed_items(source_, options_.names == ConvertOptions::Names::comfy
-                                           ? models::NameStyle::comfy
-                                           : models::NameStyle::diffusers));
+    PARFAIT_TRY(plan_.items, renamed_items(source_, options_.names == ConvertOptions::Names::comfy
+                                                        ? models::NameStyle::comfy
+                                                        : models::NameStyle::diffusers));
     return Done{};
   }
 
@@ -82,8 +83,7 @@ class Planner {
   bool wanted(const Item& item) const {
     if (!target_) return false;
     const auto any = [&](auto&& holds) {
-      return std::ranges::any_of(item.segments,
-                                 [&](const Segment& s) { return holds(*s.layer); });
+      return std::ranges::any_of(item.segments, [&](const Segment& s) { return holds(*s.layer); });
     };
     if (gguf() && any(is_low_bit)) return true;
     if (!options_.layers.empty())
@@ -139,7 +139,8 @@ class Planner {
     PARFAIT_TRY(std::vector<KeptTensor> parts, kept_parts(source_, item, activation));
     const std::size_t first = plan_.units.back().first;
     for (KeptTensor& part : parts) {
-      const bool bias = plan_.tensors.size() > first && part.declaration.name == item.name + ".bias";
+      const bool bias =
+          plan_.tensors.size() > first && part.declaration.name == item.name + ".bias";
       PARFAIT_CHECK_OK(add_copy(std::move(part), bias ? wanted_plain() : std::nullopt));
     }
     return Done{};
@@ -163,8 +164,8 @@ class Planner {
     if (!settled.ok()) {
       line.kept = std::move(settled).error().message;
       // What GGUF's blocks cannot hold stays as it is, or where it is low-bit becomes BF16.
-      const bool low_bit = std::ranges::any_of(
-          item.segments, [](const Segment& s) { return is_low_bit(*s.layer); });
+      const bool low_bit =
+          std::ranges::any_of(item.segments, [](const Segment& s) { return is_low_bit(*s.layer); });
       if (!gguf() || (!low_bit && why_not_kept.empty()))
         return keep_layer(item, why_not_kept, line);
       PARFAIT_TRY(const ConvertTarget plain, parse_target("bf16", TargetKind::gguf));
@@ -173,8 +174,8 @@ class Planner {
     line.to = encoding.name();
     for (const formats::EncodedTensor& tensor :
          encoding.encoder().tensors(encoding.shape, encoding.settings))
-      PARFAIT_CHECK_OK(declare({fmt::format("{}.{}", item.name, tensor.suffix), tensor.dtype,
-                                tensor.shape}));
+      PARFAIT_CHECK_OK(
+          declare({fmt::format("{}.{}", item.name, tensor.suffix), tensor.dtype, tensor.shape}));
     if (encoding.block) {
       plan_.tensors[encoding.tensor].type = encoding.block->type;
       plan_.tensors[encoding.tensor].logical_shape = encoding.shape.shape;
@@ -217,9 +218,9 @@ class Planner {
     if (gguf() && !gguf::type_of(tensor.dtype)) {
       // A hint for one loader, not a value of the model.
       if (tensor.name.ends_with(".comfy_attention.config")) {
-        plan_.notes.push_back(fmt::format(
-            "{} is left out: a hint for ComfyUI, of a type that GGUF has none for",
-            printable(tensor.name)));
+        plan_.notes.push_back(
+            fmt::format("{} is left out: a hint for ComfyUI, of a type that GGUF has none for",
+                        printable(tensor.name)));
         return Done{};
       }
       return make_error(ErrorCode::convert_option,
@@ -330,9 +331,9 @@ class Planner {
       }
     }
     if (long_names)
-      plan_.notes.push_back(fmt::format(
-          "{} names are longer than the {} bytes that ggml's own reader takes", long_names,
-          gguf::longest_name));
+      plan_.notes.push_back(
+          fmt::format("{} names are longer than the {} bytes that ggml's own reader takes",
+                      long_names, gguf::longest_name));
   }
 
   const formats::Checkpoint& source_;
@@ -340,8 +341,8 @@ class Planner {
   const ConvertOptions& options_;
   std::optional<ConvertTarget> target_;
   std::unordered_set<std::string_view> named_;  // layers that patterns match
-  std::unordered_set<std::string> names_;       // of GGUF's tensors; safetensors' writer has its own
-  bool low_bit_ = false;                        // the source has low-bit layers
+  std::unordered_set<std::string> names_;  // of GGUF's tensors; safetensors' writer has its own
+  bool low_bit_ = false;                   // the source has low-bit layers
   Conversion plan_;
 };
 

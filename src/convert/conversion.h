@@ -38,8 +38,8 @@ struct Encoding {
   std::size_t item = 0;
   formats::WeightShape shape;
   formats::EncodeSettings settings;
-  std::optional<LayerTarget> target;        // of a format
-  const gguf::BlockType* block = nullptr;   // of GGUF's
+  std::optional<LayerTarget> target;       // of a format
+  const gguf::BlockType* block = nullptr;  // of GGUF's
   const formats::Encoder& encoder() const { return block ? block->encoder : target->encoder(); }
   std::string_view name() const { return block ? block->name : target->format().name; }
 };

@@ -95,8 +95,8 @@ class Converter {
 
   RowsToEncode rows_of(const Encoding& encoding) const {
     const Item& item = plan_.items.items[encoding.item];
-    RowsToEncode rows{source_,           item, encoding.shape, encoding.settings,
-                      encoding.encoder(), {},  encoding.name()};
+    RowsToEncode rows{
+        source_, item, encoding.shape, encoding.settings, encoding.encoder(), {}, encoding.name()};
     if (encoding.block) {
       rows.decode = [&encoding](const std::vector<std::byte*>& tensors, std::uint64_t first,
                                 std::uint64_t count, float* out) {
@@ -187,7 +187,8 @@ std::string fingerprint_of(const Checkpoint& source, TargetKind container,
     text += fmt::format(" {}:{}:{}", shard.path, shard.file_bytes,
                         error ? 0 : time.time_since_epoch().count());
   }
-  std::ranges::replace_if(text, [](char c) { return c == '\n' || c == '\r'; }, ' ');
+  std::ranges::replace_if(
+      text, [](char c) { return c == '\n' || c == '\r'; }, ' ');
   return text;
 }
 
@@ -206,8 +207,9 @@ constexpr std::uint64_t least_memory = 64 << 20;
 
 std::string convert_targets() { return target_names(TargetKind::safetensors); }
 
-Result<ConvertReport> convert(const CheckedCheckpoint& checked,
-                              const std::filesystem::path& target, const ConvertOptions& options) {
+Result<ConvertReport> convert_checkpoint(const CheckedCheckpoint& checked,
+                                         const std::filesystem::path& target,
+                                         const ConvertOptions& options) {
   const Checkpoint& source = checked.checkpoint();
   if (options.max_memory < least_memory)
     return make_error(ErrorCode::convert_option,
@@ -220,16 +222,15 @@ Result<ConvertReport> convert(const CheckedCheckpoint& checked,
   if (options.loss == ConvertOptions::Loss::refused) PARFAIT_CHECK_OK(converter.try_lossless());
 
   PARFAIT_TRY(OutputSet out,
-              OutputSet::create(target, plan, std::span(&source, 1),
-                                {options.max_shard, fingerprint_of(source, container, options),
-                                 options.start == ConvertOptions::Start::resume
-                                     ? io::PartFile::Start::resume
-                                     : io::PartFile::Start::afresh}));
+              OutputSet::create(
+                  target, plan, std::span(&source, 1),
+                  {options.max_shard, fingerprint_of(source, container, options),
+                   options.start == ConvertOptions::Start::resume ? io::PartFile::Start::resume
+                                                                  : io::PartFile::Start::afresh}));
   const std::uint64_t resumed = out.resumed();
   Result<Done> ran = converter.run(out);
   if (!ran.ok()) {
-    if (ran.error().code == ErrorCode::cancelled &&
-        options.start == ConvertOptions::Start::resume)
+    if (ran.error().code == ErrorCode::cancelled && options.start == ConvertOptions::Start::resume)
       out.keep();
     return std::move(ran).error();
   }

@@ -23,8 +23,8 @@ std::vector<std::string_view> names_of(TargetKind kind) {
 std::vector<std::string_view> words_of(std::string_view text) {
   std::vector<std::string_view> words;
   constexpr std::string_view separators = " ,\t";
-  for (std::size_t begin = 0; (begin = text.find_first_not_of(separators, begin)) !=
-                              std::string_view::npos;) {
+  for (std::size_t begin = 0;
+       (begin = text.find_first_not_of(separators, begin)) != std::string_view::npos;) {
     const std::size_t end = std::min(text.find_first_of(separators, begin), text.size());
     words.push_back(text.substr(begin, end - begin));
     begin = end;
@@ -35,11 +35,10 @@ std::vector<std::string_view> words_of(std::string_view text) {
 Error unknown_format(std::string_view name, TargetKind kind) {
   const std::vector<std::string_view> names = names_of(kind);
   const std::string nearest = nearest_name(name, names);
-  return make_error(ErrorCode::convert_option, "{} is no format that {}{}; there are {}",
-                    printable(name), kind == TargetKind::gguf ? "a GGUF file is written in"
-                                                              : "layers can be converted to",
-                    nearest.empty() ? "" : fmt::format(", {} is near", nearest),
-                    target_names(kind));
+  return make_error(
+      ErrorCode::convert_option, "{} is no format that {}{}; there are {}", printable(name),
+      kind == TargetKind::gguf ? "a GGUF file is written in" : "layers can be converted to",
+      nearest.empty() ? "" : fmt::format(", {} is near", nearest), target_names(kind));
 }
 
 Result<Done> read_setting(std::string_view word, ConvertTarget& target) {

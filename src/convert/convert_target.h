@@ -13,7 +13,7 @@
 namespace parfait::convert {
 
 struct ConvertTarget {
-  std::string_view name;                  // "convrot_w4a4", "q8_0"
+  std::string_view name;                    // "convrot_w4a4", "q8_0"
   const formats::Format* format = nullptr;  // null for GGUF's block types
   const gguf::BlockType* block = nullptr;   // null for formats
   // What the text sets; empty: chosen for each layer.
@@ -32,7 +32,8 @@ Result<ConvertTarget> parse_target(std::string_view text, TargetKind kind);
 
 // The largest ConvRot group of 256, 64 and 16 that fits the layer, where the format rotates and the
 // text names none.
-formats::EncodeSettings settings_for(const ConvertTarget& target, const formats::WeightShape& shape);
+formats::EncodeSettings settings_for(const ConvertTarget& target,
+                                     const formats::WeightShape& shape);
 // Whether a layer is of this format and of the settings that the text names, but for the
 // activation, of which only the marker speaks.
 bool is_already(const ConvertTarget& target, const formats::Layer& layer);

@@ -111,9 +111,10 @@ class RowsEncoder {
   };
 
   Result<Done> make_room() {
-    for (const formats::EncodedTensor& tensor : work_.encoder.tensors(work_.shape, work_.settings)) {
-      PARFAIT_TRY(const std::uint64_t bytes,
-                  container::tensor_bytes({std::string(tensor.suffix), tensor.dtype, tensor.shape}));
+    for (const formats::EncodedTensor& tensor :
+         work_.encoder.tensors(work_.shape, work_.settings)) {
+      PARFAIT_TRY(const std::uint64_t bytes, container::tensor_bytes({std::string(tensor.suffix),
+                                                                      tensor.dtype, tensor.shape}));
       PARFAIT_TRY(Window window, Window::reserve(bytes));
       buffers_.push_back(window.data());
       windows_.push_back(std::move(window));
@@ -148,8 +149,8 @@ class RowsEncoder {
     std::vector<float> source;
     const bool compare = options_.compare == EncodeRowsOptions::Compare::yes;
     if (compare) source = scratch.values;
-    work_.encoder.encode(work_.shape, work_.settings, survey_, first, count,
-                         scratch.values.data(), {0, buffers_});
+    work_.encoder.encode(work_.shape, work_.settings, survey_, first, count, scratch.values.data(),
+                         {0, buffers_});
     if (compare) {
       scratch.decoded.resize(values);
       work_.decode(buffers_, first, count, scratch.decoded.data());

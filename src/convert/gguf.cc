@@ -30,9 +30,7 @@ std::vector<formats::EncodedTensor> tensors(const formats::WeightShape& shape,
 std::string no_marker(const formats::WeightShape&, const formats::EncodeSettings&) { return {}; }
 
 // ggml converts what is no number or out of range as the processor does; x86 makes it 0.
-int whole(float value) {
-  return value > -1e9f && value < 1e9f ? static_cast<int>(value) : 0;
-}
+int whole(float value) { return value > -1e9f && value < 1e9f ? static_cast<int>(value) : 0; }
 
 void encode_q8(const float* x, std::byte* out) {
   float largest = 0;
@@ -149,10 +147,16 @@ std::optional<Type> type_of(DType dtype) {
 
 std::span<const BlockType> block_types() {
   static const BlockType types[] = {
-      {"q8_0", Type::q8_0, 7,
-       {refusal, tensors<q8_bytes>, no_marker, nullptr, encode<q8_bytes, encode_q8>}, decode_q8},
-      {"q4_0", Type::q4_0, 2,
-       {refusal, tensors<q4_bytes>, no_marker, nullptr, encode<q4_bytes, encode_q4>}, decode_q4},
+      {"q8_0",
+       Type::q8_0,
+       7,
+       {refusal, tensors<q8_bytes>, no_marker, nullptr, encode<q8_bytes, encode_q8>},
+       decode_q8},
+      {"q4_0",
+       Type::q4_0,
+       2,
+       {refusal, tensors<q4_bytes>, no_marker, nullptr, encode<q4_bytes, encode_q4>},
+       decode_q4},
   };
   return types;
 }

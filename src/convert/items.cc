@@ -24,8 +24,8 @@ std::vector<Placed> placed_in_order(const formats::Checkpoint& source) {
   for (const formats::Layer& layer : source.layers) all.push_back({layer.part("weight"), &layer});
   for (const TensorInfo* tensor : source.plain_tensors)
     if (!tensor->name.ends_with("scaled_fp8")) all.push_back({tensor, nullptr});
-  std::ranges::stable_sort(
-      all, {}, [](const Placed& p) { return std::pair(p.at->shard, p.at->offset); });
+  std::ranges::stable_sort(all, {},
+                           [](const Placed& p) { return std::pair(p.at->shard, p.at->offset); });
   return all;
 }
 
@@ -53,8 +53,7 @@ std::optional<Numbered> numbered(std::string_view name) {
 
 std::string with_number(std::string_view pattern, std::string_view number) {
   std::string name(pattern);
-  if (const std::size_t at = name.find('#'); at != std::string::npos)
-    name.replace(at, 1, number);
+  if (const std::size_t at = name.find('#'); at != std::string::npos) name.replace(at, 1, number);
   return name;
 }
 
@@ -110,13 +109,12 @@ class Renamer {
       PARFAIT_CHECK_OK(add_layer(*placed.layer));
     }
     if (unknown_)
-      out_.notes.push_back(fmt::format(
-          "{} of no name in {} tables kept theirs, {} first", unknown_ == 1 ? "one layer or tensor"
-                                                                            : fmt::format(
-                                                                                  "{} layers and "
-                                                                                  "tensors",
-                                                                                  unknown_),
-          names_.table->model, printable(first_unknown_)));
+      out_.notes.push_back(fmt::format("{} of no name in {} tables kept theirs, {} first",
+                                       unknown_ == 1 ? "one layer or tensor"
+                                                     : fmt::format("{} layers and "
+                                                                   "tensors",
+                                                                   unknown_),
+                                       names_.table->model, printable(first_unknown_)));
     return std::move(out_);
   }
 
@@ -151,8 +149,8 @@ class Renamer {
   }
 
   std::string target_name(const Rules::Found& found, std::size_t part) const {
-    return with_number(
-        to_ == NameStyle::comfy ? found.pair->comfy : found.pair->diffusers[part], found.number);
+    return with_number(to_ == NameStyle::comfy ? found.pair->comfy : found.pair->diffusers[part],
+                       found.number);
   }
 
   Result<Done> add_layer(const formats::Layer& layer) {
@@ -205,10 +203,9 @@ class Renamer {
       const std::string wanted = names_.prefix + with_number(part, found.number);
       const formats::Layer* one = source_.find(wanted);
       if (!one)
-        return make_error(ErrorCode::model_tensor,
-                          "layer {} is missing: {} in {} names is made of it and {}",
-                          printable(wanted), printable(name), name_style_name(to_),
-                          printable(layer.name));
+        return make_error(
+            ErrorCode::model_tensor, "layer {} is missing: {} in {} names is made of it and {}",
+            printable(wanted), printable(name), name_style_name(to_), printable(layer.name));
       if (one->columns != layer.columns)
         return make_error(ErrorCode::model_tensor,
                           "layer {}: has {} columns, expected {} as {} has: the two are one layer "

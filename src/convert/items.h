@@ -20,9 +20,9 @@ struct Segment {
 };
 
 struct Item {
-  std::string name;  // of the layer, or of the tensor
-  std::vector<Segment> segments;        // of a layer; empty for a tensor
-  const TensorInfo* tensor = nullptr;   // of a tensor
+  std::string name;                    // of the layer, or of the tensor
+  std::vector<Segment> segments;       // of a layer; empty for a tensor
+  const TensorInfo* tensor = nullptr;  // of a tensor
 };
 
 struct Items {

@@ -67,7 +67,8 @@ class Mover {
   Result<KeptTensor> move(const formats::Part& part) const {
     const TensorInfo& tensor = *part.tensor;
     KeptTensor kept;
-    kept.declaration = {fmt::format("{}.{}", item_.name, suffix(part)), tensor.dtype,
+    kept.declaration = {fmt::format("{}.{}", item_.name, suffix(part)),
+                        tensor.dtype,
                         {tensor.shape.begin(), tensor.shape.end()}};
     if (item_.segments.size() == 1 && item_.segments[0].whole()) {
       kept.runs = {{&tensor, 0, tensor.bytes}};
@@ -212,13 +213,12 @@ Result<std::string> fusing_refusal(const formats::Checkpoint& source,
   if (segments.size() == 1 && segments.front().whole()) return std::string();
   for (const Segment& segment : segments) {
     const Layer& b = *segment.layer;
-    if (padded(b))
-      return fmt::format("the rows of {} are padded, so they cannot be moved", b.name);
+    if (padded(b)) return fmt::format("the rows of {} are padded, so they cannot be moved", b.name);
     if (&a == &b) continue;
     if (settings_text(a) != settings_text(b))
       return fmt::format("{} is {}, {} is {}", a.name, settings_text(a), b.name, settings_text(b));
-    if (b.parts.size() != a.parts.size() && (find_part(b, "bias") == nullptr) !=
-                                                (find_part(a, "bias") == nullptr))
+    if (b.parts.size() != a.parts.size() &&
+        (find_part(b, "bias") == nullptr) != (find_part(a, "bias") == nullptr))
       return fmt::format("only one of {} and {} has a bias", a.name, b.name);
     for (const formats::Part& part : a.parts) {
       PARFAIT_TRY(std::string why, part_refusal(source, a, b, part));

@@ -45,9 +45,10 @@ std::string index_text(const Conversion& plan, const std::vector<std::size_t>& u
       shard_of.emplace(plan.tensors[i].declaration.name, unit_shards[u]);
     total += unit.bytes;
   }
-  std::string text = fmt::format("{{\n  \"metadata\": {{\n    \"total_size\": {}\n  }},\n"
-                                 "  \"weight_map\": {{",
-                                 total);
+  std::string text = fmt::format(
+      "{{\n  \"metadata\": {{\n    \"total_size\": {}\n  }},\n"
+      "  \"weight_map\": {{",
+      total);
   bool first = true;
   for (const auto& [name, shard] : shard_of) {
     text += first ? "\n    " : ",\n    ";
@@ -120,7 +121,8 @@ Result<Done> OutputSet::create_shards(const fs::path& target, const Conversion& 
   std::error_code error;
   fs::path folder = target;
   if (!folder.has_filename()) folder = folder.parent_path();  // "out/"
-  if (fs::exists(folder, error) && !(fs::is_directory(folder, error) && fs::is_empty(folder, error)))
+  if (fs::exists(folder, error) &&
+      !(fs::is_directory(folder, error) && fs::is_empty(folder, error)))
     return make_error(ErrorCode::file_write,
                       "{}: shards need a new or an empty folder, and this is {}", path_text(target),
                       fs::is_directory(folder, error) ? "one that holds files" : "a file");
@@ -154,14 +156,13 @@ Result<Done> OutputSet::create_gguf(const fs::path& target, const Conversion& pl
   PARFAIT_CHECK_OK(refuse_inputs(target, inputs));
   std::vector<gguf::Tensor> tensors;
   for (const PlannedTensor& tensor : plan.tensors) {
-    tensors.push_back(
-        {tensor.declaration.name, tensor.type, tensor.logical_shape, tensor.bytes});
+    tensors.push_back({tensor.declaration.name, tensor.type, tensor.logical_shape, tensor.bytes});
     total_bytes_ += tensor.bytes;
   }
   const gguf::Header header = gguf::make_header(tensors, plan.keys);
   for (std::size_t i = 0; i < places_.size(); ++i) places_[i].offset = header.offsets[i];
-  PARFAIT_TRY(gguf_, io::PartFile::create(target, header.file_bytes, options.fingerprint,
-                                          options.start));
+  PARFAIT_TRY(gguf_,
+              io::PartFile::create(target, header.file_bytes, options.fingerprint, options.start));
   PARFAIT_CHECK_OK(gguf_->write_at(0, header.bytes));
   for (const std::string& line : gguf_->journal()) {
     std::size_t unit = 0;

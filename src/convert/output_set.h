@@ -1,5 +1,5 @@
-// Where a conversion's tensors go: one safetensors file, a folder of shards with an index, or a GGUF
-// file. All of it appears under its name at once, or none of it.
+// Where a conversion's tensors go: one safetensors file, a folder of shards with an index, or a
+// GGUF file. All of it appears under its name at once, or none of it.
 //
 // Shards are written in <target>.partial, a folder that is renamed when they are whole; single
 // files as io::PartFile has it.
@@ -54,8 +54,7 @@ class OutputSet {
                            std::span<const Checkpoint> inputs, const OutputSetOptions& options);
   Result<Done> add_safetensors(const std::filesystem::path& target, const Conversion& plan,
                                std::span<const std::size_t> units,
-                               std::span<const Checkpoint> inputs,
-                               const OutputSetOptions& options);
+                               std::span<const Checkpoint> inputs, const OutputSetOptions& options);
   io::PartFile& file_of(std::size_t shard);
 
   struct Place {

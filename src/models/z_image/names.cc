@@ -47,8 +47,8 @@ void build(Builder& b) {
     for (const char* same :
          {"feed_forward.w1", "feed_forward.w2", "feed_forward.w3", "adaLN_modulation.0"})
       b.same_layer(block + same);
-    for (const char* same : {"attention_norm1.weight", "attention_norm2.weight",
-                             "ffn_norm1.weight", "ffn_norm2.weight"})
+    for (const char* same : {"attention_norm1.weight", "attention_norm2.weight", "ffn_norm1.weight",
+                             "ffn_norm2.weight"})
       b.same_tensor(block + same);
   }
 }
@@ -56,7 +56,7 @@ void build(Builder& b) {
 }  // namespace
 
 const NameTable& names() {
-  static const Builder& builder = [] () -> Builder& {
+  static const Builder& builder = []() -> Builder& {
     static Builder b;
     build(b);
     return b;

@@ -2,8 +2,8 @@
 #ifndef PARFAIT_MODELS_Z_IMAGE_NAMES_H_
 #define PARFAIT_MODELS_Z_IMAGE_NAMES_H_
 
-#include "models/z_image/config.h"
 #include "models/names.h"
+#include "models/z_image/config.h"
 
 namespace parfait::models::z_image {
 
