@@ -60,6 +60,15 @@ std::string refuse_group(const WeightShape& shape, std::uint64_t rotate_group) {
   return refuse_columns(shape, rotate_group, fmt::format("the ConvRot group {}", rotate_group));
 }
 
+std::string refuse_padding(const WeightShape& shape, std::uint64_t row_padding,
+                           std::string_view format) {
+  if (shape.rows % row_padding == 0) return {};
+  return fmt::format(
+      "N = {} is not a multiple of {}, to which {} is padded, and a file does not tell rows from "
+      "padding",
+      shape.rows, row_padding, format);
+}
+
 std::string refuse_rotation(const EncodeSettings& settings, std::string_view format) {
   if (settings.rotate_group == 0) return {};
   return fmt::format("{} is never rotated: readers would ignore the ConvRot group {}", format,

@@ -81,6 +81,30 @@ inline int to_code(float value, float low, float high) {
                           std::bit_cast<std::uint32_t>(to_integer));
 }
 
+// The code of a small float: nearest, ties to even, saturating at `largest`; the sign of zero is
+// kept. As the functions of base/floats.h for all but NaN, without branches.
+template <int mantissa_bits, int bias, unsigned largest, int sign_shift>
+inline std::uint8_t small_float_code(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t sign = bits >> 31, magnitude = bits & 0x7fffffffu;
+  constexpr int shift = 23 - mantissa_bits;
+  constexpr std::uint32_t rebias = static_cast<std::uint32_t>(127 - bias) << mantissa_bits;
+  const std::uint32_t normal =
+      ((magnitude + ((1u << (shift - 1)) - 1) + ((magnitude >> shift) & 1u)) >> shift) - rebias;
+  // A float whose last bit is worth the smallest subnormal, 2^(1 - bias - mantissa_bits).
+  constexpr auto aligner =
+      static_cast<std::uint32_t>(127 + 24 - bias - mantissa_bits) << 23 | 1u << 22;
+  const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) +
+                                                               std::bit_cast<float>(aligner)) -
+                                  aligner;
+  constexpr auto smallest_normal = static_cast<std::uint32_t>(128 - bias) << 23;
+  const std::uint32_t code = magnitude < smallest_normal ? subnormal : normal;
+  return static_cast<std::uint8_t>(std::min(code, largest) | sign << sign_shift);
+}
+inline std::uint8_t e4m3_code(float value) { return small_float_code<3, 7, 0x7e, 7>(value); }
+inline std::uint8_t e5m2_code(float value) { return small_float_code<2, 15, 0x7b, 7>(value); }
+inline std::uint8_t e2m1_code(float value) { return small_float_code<1, 1, 7, 3>(value); }
+
 // --- Refusals: empty where all is well ---
 
 std::string refuse_kind(const WeightShape& shape, std::string_view format,
@@ -88,6 +112,10 @@ std::string refuse_kind(const WeightShape& shape, std::string_view format,
 // K is not a multiple; `what` names it: "the packing of 64".
 std::string refuse_columns(const WeightShape& shape, std::uint64_t multiple, std::string_view what);
 std::string refuse_group(const WeightShape& shape, std::uint64_t rotate_group);
+// For formats whose other tools add rows: how many there really are could not be told from the
+// file.
+std::string refuse_padding(const WeightShape& shape, std::uint64_t row_padding,
+                           std::string_view format);
 // For formats that are never rotated.
 std::string refuse_rotation(const EncodeSettings& settings, std::string_view format);
 // For formats with one scale group, or none (0).

@@ -167,7 +167,7 @@ void decode(const LayerData& data, std::uint64_t first_row, std::uint64_t rows, 
   }
 }
 
-// Encode: with the converter.
+// Encode: encode.cc.
 
 // Tolerance: the page says how it was measured.
 
@@ -176,6 +176,7 @@ constexpr Tolerance tolerance{
 
 }  // namespace
 
+extern const Encoder asym_w4a8_int8_encoder;
 extern const Format asym_w4a8_int8_format;
 const Format asym_w4a8_int8_format = {
     .name = "asym_w4a8_int8",
@@ -191,6 +192,7 @@ const Format asym_w4a8_int8_format = {
     .size = size,
     .split = split,
     .decode = decode,
+    .encoder = &asym_w4a8_int8_encoder,
     .tolerance = tolerance,
 };
 

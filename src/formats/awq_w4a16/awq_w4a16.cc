@@ -144,7 +144,9 @@ void decode(const LayerData& data, std::uint64_t first_row, std::uint64_t rows, 
   }
 }
 
-// Encode: with the converter.
+// Encode: not by this project, nor by comfy-kitchen: this format's codes come of a calibration by
+// other tools, and rounding to its groups without one is asym_w4a8_int8's work, which does it
+// better.
 
 // Tolerance: the page says how it was measured.
 

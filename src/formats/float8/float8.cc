@@ -104,7 +104,7 @@ void decode(const LayerData& data, std::uint64_t first_row, std::uint64_t rows, 
     out[i] = values[std::to_integer<unsigned>(codes[i])] * scale;
 }
 
-// Encode: with the converter.
+// Encode: encode.cc.
 
 // Tolerance: the page says how it was measured.
 
@@ -112,7 +112,7 @@ constexpr Tolerance tolerance{
     .relative_l2 = 1e-5, .kitchen_f32 = 2e-6, .kitchen_f16 = 1e-3, .kitchen_bf16 = 7e-3};
 
 Format float8(std::string_view name, std::string_view summary, DType dtype,
-              bool (*claims_it)(const Evidence&)) {
+              bool (*claims_it)(const Evidence&), const Encoder& encoder) {
   return {
       .name = name,
       .folder = "float8",
@@ -127,18 +127,20 @@ Format float8(std::string_view name, std::string_view summary, DType dtype,
       .size = size,
       .split = split,
       .decode = decode,
+      .encoder = &encoder,
       .tolerance = tolerance,
   };
 }
 
 }  // namespace
 
+extern const Encoder float8_e4m3fn_encoder, float8_e5m2_encoder;
 extern const Format float8_e4m3fn_format, float8_e5m2_format;
 const Format float8_e4m3fn_format =
     float8("float8_e4m3fn", "8-bit floats (4 exponent bits) with one scale for the tensor",
-           DType::f8_e4m3, claims<DType::f8_e4m3>);
+           DType::f8_e4m3, claims<DType::f8_e4m3>, float8_e4m3fn_encoder);
 const Format float8_e5m2_format =
     float8("float8_e5m2", "8-bit floats (5 exponent bits) with one scale for the tensor",
-           DType::f8_e5m2, claims<DType::f8_e5m2>);
+           DType::f8_e5m2, claims<DType::f8_e5m2>, float8_e5m2_encoder);
 
 }  // namespace parfait::formats

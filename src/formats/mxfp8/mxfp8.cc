@@ -114,7 +114,7 @@ void decode(const LayerData& data, std::uint64_t first_row, std::uint64_t rows, 
   }
 }
 
-// Encode: with the converter.
+// Encode: encode.cc.
 
 // Tolerance: the page says how it was measured.
 
@@ -123,6 +123,7 @@ constexpr Tolerance tolerance{
 
 }  // namespace
 
+extern const Encoder mxfp8_encoder;
 extern const Format mxfp8_format;
 const Format mxfp8_format = {
     .name = "mxfp8",
@@ -138,6 +139,7 @@ const Format mxfp8_format = {
     .size = size,
     .split = split,
     .decode = decode,
+    .encoder = &mxfp8_encoder,
     .tolerance = tolerance,
 };
 

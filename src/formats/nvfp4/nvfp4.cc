@@ -113,7 +113,7 @@ void decode(const LayerData& data, std::uint64_t first_row, std::uint64_t rows, 
   }
 }
 
-// Encode: with the converter.
+// Encode: encode.cc.
 
 // Tolerance: the page says how it was measured.
 
@@ -122,6 +122,7 @@ constexpr Tolerance tolerance{
 
 }  // namespace
 
+extern const Encoder nvfp4_encoder;
 extern const Format nvfp4_format;
 const Format nvfp4_format = {
     .name = "nvfp4",
@@ -137,6 +138,7 @@ const Format nvfp4_format = {
     .size = size,
     .split = split,
     .decode = decode,
+    .encoder = &nvfp4_encoder,
     .tolerance = tolerance,
 };
 

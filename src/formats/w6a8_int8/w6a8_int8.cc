@@ -121,7 +121,7 @@ void decode(const LayerData& data, std::uint64_t first_row, std::uint64_t rows, 
   }
 }
 
-// Encode: with the converter.
+// Encode: encode.cc.
 
 // Tolerance: the page says how it was measured.
 
@@ -130,6 +130,7 @@ constexpr Tolerance tolerance{
 
 }  // namespace
 
+extern const Encoder w6a8_int8_encoder;
 extern const Format w6a8_int8_format;
 const Format w6a8_int8_format = {
     .name = "w6a8_int8",
@@ -145,6 +146,7 @@ const Format w6a8_int8_format = {
     .size = size,
     .split = split,
     .decode = decode,
+    .encoder = &w6a8_int8_encoder,
     .tolerance = tolerance,
 };
 
