@@ -145,7 +145,8 @@ void add_convert(CLI::App& app, Program& program) {
       ->allow_extra_args(false);
   add_choice<DType>(verb, "--plain", options.plain,
                     {{"f32", DType::f32}, {"f16", DType::f16}, {"bf16", DType::bf16}},
-                    "The type of biases and of floats outside layers (default: as they are)");
+                    "The type of biases, of floats outside layers and of plain layers that are "
+                    "kept (default: as they are)");
   add_choice<ConvertOptions::Names>(
       verb, "--names", options.names,
       {{"comfy", ConvertOptions::Names::comfy}, {"diffusers", ConvertOptions::Names::diffusers}},

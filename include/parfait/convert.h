@@ -24,7 +24,8 @@ struct ConvertOptions {
   // Patterns of the layers to convert (* and ?). Empty: the low-bit layers, or in a file that has
   // none all linear ones (all layers where `to` is a plain type).
   std::vector<std::string> layers;
-  // The type of float tensors outside layers and of biases; empty: as they are.
+  // The type of all floats that no conversion of layers changes: biases, norms, plain layers that
+  // are kept. Empty: as they are.
   std::optional<DType> plain;
   enum class Names { keep, comfy, diffusers } names = Names::keep;
   // by_name: GGUF where the target ends in ".gguf".

@@ -14,6 +14,10 @@ bool is_float(DType dtype) {
 }
 bool is_low_bit(const formats::Layer& layer) { return layer.format->folder != "plain"; }
 
+std::string_view plain_name(DType dtype) {
+  return dtype == DType::f32 ? "f32" : dtype == DType::f16 ? "f16" : "bf16";
+}
+
 std::string formats_text(const Item& item) {
   std::string text;
   for (const Segment& segment : item.segments)
@@ -137,11 +141,11 @@ class Planner {
                         "format for it (--to) its rows are encoded anew",
                         printable(item.name), why_not);
     PARFAIT_TRY(std::vector<KeptTensor> parts, kept_parts(source_, item, activation));
-    const std::size_t first = plan_.units.back().first;
+    const bool plain = !is_low_bit(*item.segments.front().layer);
+    if (plain && wanted_plain()) line.to = plain_name(*wanted_plain());
     for (KeptTensor& part : parts) {
-      const bool bias =
-          plan_.tensors.size() > first && part.declaration.name == item.name + ".bias";
-      PARFAIT_CHECK_OK(add_copy(std::move(part), bias ? wanted_plain() : std::nullopt));
+      const bool as_plain = plain || part.declaration.name == item.name + ".bias";
+      PARFAIT_CHECK_OK(add_copy(std::move(part), as_plain ? wanted_plain() : std::nullopt));
     }
     return Done{};
   }

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <map>
 #include <system_error>
+#include <utility>
 
 #include "base/result.h"
 #include "io/json.h"
@@ -62,6 +63,19 @@ std::string index_text(const Conversion& plan, const std::vector<std::size_t>& u
 
 }  // namespace
 
+OutputSet::OutputSet(OutputSet&& other) noexcept
+    : shards_(std::move(other.shards_)),
+      gguf_(std::move(other.gguf_)),
+      places_(std::move(other.places_)),
+      unit_shards_(std::move(other.unit_shards_)),
+      done_(std::move(other.done_)),
+      folder_(std::move(other.folder_)),
+      partial_folder_(std::exchange(other.partial_folder_, {})),
+      index_(std::move(other.index_)),
+      files_(std::move(other.files_)),
+      total_bytes_(other.total_bytes_),
+      left_(other.left_) {}
+
 OutputSet::~OutputSet() {
   if (partial_folder_.empty() || left_ == Left::kept) return;
   shards_.clear();  // removes what they had begun
@@ -105,12 +119,7 @@ Result<Done> OutputSet::add_safetensors(const fs::path& target, const Conversion
   }
   PARFAIT_TRY(Output output, Output::create(target, declarations, inputs,
                                             {plan.metadata, options.fingerprint, options.start}));
-  for (const std::string& line : output.file().journal()) {
-    std::size_t unit = 0;
-    const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), unit);
-    if (error == std::errc() && end == line.data() + line.size() && unit < plan.units.size())
-      done_.insert(unit);
-  }
+  read_journal(output.file(), plan);
   shards_.push_back(std::move(output));
   return Done{};
 }
@@ -164,14 +173,18 @@ Result<Done> OutputSet::create_gguf(const fs::path& target, const Conversion& pl
   PARFAIT_TRY(gguf_,
               io::PartFile::create(target, header.file_bytes, options.fingerprint, options.start));
   PARFAIT_CHECK_OK(gguf_->write_at(0, header.bytes));
-  for (const std::string& line : gguf_->journal()) {
+  read_journal(*gguf_, plan);
+  files_.push_back(target.string());
+  return Done{};
+}
+
+void OutputSet::read_journal(const io::PartFile& file, const Conversion& plan) {
+  for (const std::string& line : file.journal()) {
     std::size_t unit = 0;
     const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), unit);
     if (error == std::errc() && end == line.data() + line.size() && unit < plan.units.size())
       done_.insert(unit);
   }
-  files_.push_back(target.string());
-  return Done{};
 }
 
 Result<Done> OutputSet::put(std::size_t tensor, std::uint64_t at, ByteSpan bytes) {
@@ -194,6 +207,18 @@ void OutputSet::keep() {
   for (Output& shard : shards_) shard.file().keep();
 }
 
+// Shards of a run that was killed and had others.
+void OutputSet::remove_strays() const {
+  std::error_code error;
+  std::vector<fs::path> strays;
+  for (const auto& entry : fs::directory_iterator(partial_folder_, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("model-") && std::ranges::find(files_, name) == files_.end())
+      strays.push_back(entry.path());
+  }
+  for (const fs::path& stray : strays) fs::remove(stray, error);
+}
+
 Result<Done> OutputSet::finish() {
   if (gguf_) return gguf_->finish();
   for (Output& shard : shards_) PARFAIT_CHECK_OK(shard.file().finish());
@@ -201,6 +226,7 @@ Result<Done> OutputSet::finish() {
   PARFAIT_TRY(io::Replacement index, io::Replacement::create(partial_folder_ / files_.back()));
   PARFAIT_CHECK_OK(index.append(std::as_bytes(std::span(index_))));
   PARFAIT_CHECK_OK(index.finish());
+  remove_strays();
   if (::rename(partial_folder_.c_str(), folder_.c_str()) != 0)
     return make_error(ErrorCode::file_write, "{}: cannot be put in place: {}", path_text(folder_),
                       std::generic_category().message(errno));

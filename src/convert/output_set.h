@@ -29,7 +29,7 @@ class OutputSet {
   static Result<OutputSet> create(const std::filesystem::path& target, const Conversion& plan,
                                   std::span<const Checkpoint> inputs,
                                   const OutputSetOptions& options);
-  OutputSet(OutputSet&&) noexcept = default;
+  OutputSet(OutputSet&& other) noexcept;
   OutputSet& operator=(OutputSet&&) = delete;
   ~OutputSet();
 
@@ -56,6 +56,8 @@ class OutputSet {
                                std::span<const std::size_t> units,
                                std::span<const Checkpoint> inputs, const OutputSetOptions& options);
   io::PartFile& file_of(std::size_t shard);
+  void read_journal(const io::PartFile& file, const Conversion& plan);
+  void remove_strays() const;
 
   struct Place {
     std::size_t shard = 0, tensor = 0;  // of a safetensors output
