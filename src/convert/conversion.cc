@@ -259,13 +259,14 @@ class Planner {
   Result<Done> declare(container::TensorDeclaration declaration) {
     PlannedTensor tensor;
     PARFAIT_TRY(tensor.bytes, container::tensor_bytes(declaration));
+    // Of all shards, each of whose headers would see its own names only.
+    if (!names_.insert(declaration.name).second)
+      return make_error(ErrorCode::header_duplicate,
+                        "tensor {}: the name is taken already, so it cannot be written",
+                        printable(declaration.name));
     if (gguf()) {
       tensor.type = gguf::type_of(declaration.dtype).value_or(gguf::Type::i8);
       tensor.logical_shape = declaration.shape;
-      if (!names_.insert(declaration.name).second)
-        return make_error(ErrorCode::header_duplicate,
-                          "tensor {}: the name is taken already, so it cannot be written",
-                          printable(declaration.name));
     }
     tensor.declaration = std::move(declaration);
     plan_.tensors.push_back(std::move(tensor));
@@ -345,8 +346,8 @@ class Planner {
   const ConvertOptions& options_;
   std::optional<ConvertTarget> target_;
   std::unordered_set<std::string_view> named_;  // layers that patterns match
-  std::unordered_set<std::string> names_;  // of GGUF's tensors; safetensors' writer has its own
-  bool low_bit_ = false;                   // the source has low-bit layers
+  std::unordered_set<std::string> names_;       // of the output's tensors
+  bool low_bit_ = false;                        // the source has low-bit layers
   Conversion plan_;
 };
 

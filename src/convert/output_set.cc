@@ -144,12 +144,18 @@ Result<Done> OutputSet::create_shards(const fs::path& target, const Conversion& 
   if (!fs::is_directory(partial, error))
     return make_error(ErrorCode::file_write, "{}: {} is in the way and is no folder",
                       path_text(target), path_text(partial));
-  partial_folder_ = partial;
   const auto groups = group_units(plan, options.max_shard);
   for (std::size_t g = 0; g < groups.size(); ++g) {
     files_.push_back(fmt::format("model-{:05}-of-{:05}.safetensors", g + 1, groups.size()));
-    PARFAIT_CHECK_OK(add_safetensors(partial / files_.back(), plan, groups[g], inputs, options));
+    Result<Done> added = add_safetensors(partial / files_.back(), plan, groups[g], inputs, options);
+    if (added.ok()) continue;
+    // Perhaps another process is at work here: only what was begun goes, and the folder if it is
+    // empty then.
+    shards_.clear();
+    fs::remove(partial, error);
+    return std::move(added).error();
   }
+  partial_folder_ = partial;
   index_ = index_text(plan, unit_shards_, files_);
   files_.push_back("model.safetensors.index.json");
   return Done{};
