@@ -20,13 +20,13 @@ struct ConvertOptions {
   // A format and its settings: "bf16", "int8_tensorwise group=64", "convrot_w4a4
   // activation=int8"; for GGUF f32, f16, bf16, q8_0 or q4_0. Empty: layers keep their formats
   // (GGUF: low-bit layers become q8_0).
-  std::string to;
+  std::string to = {};
   // Patterns of the layers to convert (* and ?). Empty: the low-bit layers, or in a file that has
   // none all linear ones (all layers where `to` is a plain type).
-  std::vector<std::string> layers;
+  std::vector<std::string> layers = {};
   // The type of all floats that no conversion of layers changes: biases, norms, plain layers that
   // are kept. Empty: as they are.
-  std::optional<DType> plain;
+  std::optional<DType> plain = {};
   enum class Names { keep, comfy, diffusers } names = Names::keep;
   // by_name: GGUF where the target ends in ".gguf".
   enum class Container { by_name, safetensors, gguf } container = Container::by_name;
@@ -38,7 +38,7 @@ struct ConvertOptions {
   unsigned threads = 0;  // 0: as many as the machine has
   // resume: goes on from what a killed run of the same work left, and leaves it when cancelled.
   enum class Start { afresh, resume } start = Start::afresh;
-  ProgressCallback progress;
+  ProgressCallback progress = {};
 };
 
 struct ConvertedLayer {
