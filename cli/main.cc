@@ -17,6 +17,7 @@ int report(Program& program, const Error& error) {
   if (program.json) print_json(program.out, {{"error", to_json(error)}});
   if (error.code == ErrorCode::not_sound || error.code == ErrorCode::plan_split_refused)
     return exit_no;
+  if (error.code == ErrorCode::convert_loss) return exit_no;
   return exit_failed;
 }
 
@@ -75,6 +76,7 @@ int main(int argc, char** argv) {
   add_plan(app, program);
   add_diff(app, program);
   add_decode(app, program);
+  add_convert(app, program);
   add_run(app, program);
   add_generate(app, program);
   add_quantize(app, program);

@@ -21,6 +21,7 @@
 
 #include "parfait/capture.h"
 #include "parfait/checkpoint.h"
+#include "parfait/convert.h"
 #include "parfait/dtype.h"
 #include "parfait/error.h"
 #include "parfait/generate.h"

@@ -1,0 +1,42 @@
+// What a conversion writes, before it is decided how: layers, each with the rows of the source's
+// layers that it is made of, and tensors that belong to no layer, under their new names.
+#ifndef PARFAIT_CONVERT_ITEMS_H_
+#define PARFAIT_CONVERT_ITEMS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "formats/format.h"
+#include "models/names.h"
+
+namespace parfait::convert {
+
+// Rows [first, first + rows) of a layer.
+struct Segment {
+  const formats::Layer* layer = nullptr;
+  std::uint64_t first = 0, rows = 0;
+  bool whole() const { return first == 0 && rows == layer->rows; }
+};
+
+struct Item {
+  std::string name;                    // of the layer, or of the tensor
+  std::vector<Segment> segments;       // of a layer; empty for a tensor
+  const TensorInfo* tensor = nullptr;  // of a tensor
+};
+
+struct Items {
+  std::vector<Item> items;         // in the order of the source's weights
+  std::vector<std::string> notes;  // what could not be renamed, and why
+};
+
+// All layers and tensors as they are named. The tensor that marks a legacy scaled_fp8 file is left
+// out: what it says is written into each layer.
+Items items_of(const formats::Checkpoint& source);
+// The same in another style of names. Fails where no architecture with two styles is recognised,
+// or a part of a fused layer is missing.
+Result<Items> renamed_items(const formats::Checkpoint& source, models::NameStyle style);
+
+}  // namespace parfait::convert
+
+#endif  // PARFAIT_CONVERT_ITEMS_H_
