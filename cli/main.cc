@@ -75,6 +75,7 @@ int main(int argc, char** argv) {
   add_plan(app, program);
   add_diff(app, program);
   add_decode(app, program);
+  add_repair(app, program);
   add_run(app, program);
   add_generate(app, program);
   add_formats(app, program);

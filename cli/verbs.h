@@ -12,6 +12,7 @@ void add_check(CLI::App& app, Program& program);
 void add_plan(CLI::App& app, Program& program);
 void add_diff(CLI::App& app, Program& program);
 void add_decode(CLI::App& app, Program& program);
+void add_repair(CLI::App& app, Program& program);
 void add_run(CLI::App& app, Program& program);
 void add_generate(CLI::App& app, Program& program);
 void add_formats(CLI::App& app, Program& program);

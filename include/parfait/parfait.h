@@ -25,6 +25,7 @@
 #include "parfait/generate.h"
 #include "parfait/model.h"
 #include "parfait/plan.h"
+#include "parfait/repair.h"
 #include "parfait/text.h"
 #include "parfait/writer.h"
 
