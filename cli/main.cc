@@ -77,6 +77,7 @@ int main(int argc, char** argv) {
   add_diff(app, program);
   add_decode(app, program);
   add_convert(app, program);
+  add_repair(app, program);
   add_run(app, program);
   add_generate(app, program);
   add_quantize(app, program);

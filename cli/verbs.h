@@ -13,6 +13,7 @@ void add_plan(CLI::App& app, Program& program);
 void add_diff(CLI::App& app, Program& program);
 void add_decode(CLI::App& app, Program& program);
 void add_convert(CLI::App& app, Program& program);
+void add_repair(CLI::App& app, Program& program);
 void add_run(CLI::App& app, Program& program);
 void add_generate(CLI::App& app, Program& program);
 void add_quantize(CLI::App& app, Program& program);

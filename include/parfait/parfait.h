@@ -29,6 +29,7 @@
 #include "parfait/plan.h"
 #include "parfait/quantize.h"
 #include "parfait/shard.h"
+#include "parfait/repair.h"
 #include "parfait/text.h"
 #include "parfait/verify.h"
 #include "parfait/writer.h"

@@ -1,0 +1,222 @@
+// Repair: each dialect becomes what a good writer writes, and a kill at any moment damages nothing.
+
+#include "convert/repair.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <fstream>
+#include <iterator>
+
+#include "formats/format.h"
+#include "io/patch.h"
+#include "support/test_file.h"
+
+namespace parfait::convert {
+namespace {
+
+using test::TestFile;
+
+constexpr std::string_view rotated =
+    R"({"format": "int8_tensorwise", "convrot": true, "convrot_groupsize": 256})";
+constexpr std::string_view prefix = "model.diffusion_model.";
+
+std::vector<std::byte> read_all(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  return test::to_bytes(text);
+}
+
+// Two layers, weights first and markers last, as ComfyUI's writers leave them. Breaks as told.
+struct Layout {
+  std::string marker{rotated};
+  std::string marker_name = "blocks.0.fc1";
+  std::string table = {};
+  std::vector<std::uint64_t> scale_shape = {64, 1};
+  DType scale = DType::f32;
+  std::string trailing = {};
+};
+
+std::vector<std::byte> file_of(const Layout& layout) {
+  TestFile file;
+  if (!layout.table.empty()) file.metadata("_quantization_metadata", layout.table);
+  file.floats("norm.weight", DType::f32, {64}, 1.0f);
+  file.codes("blocks.0.fc1.weight", DType::i8, {64, 256});
+  file.floats("blocks.0.fc1.weight_scale", layout.scale, layout.scale_shape, 0.5f);
+  if (!layout.marker.empty()) file.marker(layout.marker_name, layout.marker);
+  std::vector<std::byte> bytes = file.bytes();
+  for (char c : layout.trailing) bytes.push_back(static_cast<std::byte>(c));
+  return bytes;
+}
+
+class RepairTest : public ::testing::Test {
+ protected:
+  std::filesystem::path write(const Layout& layout, const std::string& name = "x.safetensors") {
+    return folder_.write(name, file_of(layout));
+  }
+
+  RepairPlan plan(const std::filesystem::path& path, const RepairOptions& options = {}) {
+    auto result = plan_repair(path, options);
+    EXPECT_TRUE(result.ok()) << (result.ok() ? "" : result.error().message);
+    return std::move(result).value();
+  }
+
+  // Mends a copy in place and one into a new file, and compares both with the good file.
+  void expect_mended(const Layout& broken, const RepairOptions& options = {},
+                     const Layout& good = {}) {
+    const auto fixed = folder_.path() / "new.safetensors";
+    const auto reference = folder_.path() / "reference.safetensors";
+    const auto path = write(broken);
+    const RepairPlan first = plan(path, options);
+    EXPECT_FALSE(first.changes().empty());
+    EXPECT_TRUE(first.remaining().empty());
+    ASSERT_TRUE(write_repair(first, {fixed, {}}).ok());
+    // The good file through the same writer.
+    const auto good_path = write(good, "good.safetensors");
+    const RepairPlan nothing = plan(good_path);
+    EXPECT_TRUE(nothing.changes().empty())
+        << nothing.changes()[0].tensor << ": " << nothing.changes()[0].why;
+    ASSERT_TRUE(write_repair(nothing, {reference, {}}).ok());
+    EXPECT_EQ(read_all(fixed), read_all(reference));
+
+    const auto written = write_repair(first, {});
+    ASSERT_TRUE(written.ok()) << written.error().message;
+    EXPECT_FALSE(std::filesystem::exists(path.string() + ".repair"));
+    EXPECT_TRUE(plan(path, options).changes().empty()) << "not idempotent";
+    ASSERT_TRUE(write_repair(plan(path, options), {folder_.path() / "again.safetensors", {}}).ok());
+    EXPECT_EQ(read_all(folder_.path() / "again.safetensors"), read_all(reference));
+  }
+
+  test::TemporaryFolder folder_;
+};
+
+TEST_F(RepairTest, MarkerDialects) {
+  expect_mended({.marker = std::string(rotated) + std::string(5, '\0')});
+  expect_mended({.marker = std::string(rotated) + "   "});
+  expect_mended(
+      {.marker =
+           R"({"format": "int8_tensorwise", "params": {"convrot": true, "convrot_groupsize": 256}})"});
+  expect_mended({.marker = R"({"convrot": true, "convrot_groupsize": 256})"});
+  expect_mended({.marker = R"({"format": "int8_tensorwise", "convrot": true})"});
+}
+
+TEST_F(RepairTest, ScalesAndTrailingBytes) {
+  expect_mended({.scale_shape = {64}});
+  expect_mended({.scale = DType::bf16});
+  expect_mended({.scale_shape = {64}, .scale = DType::f16});
+  expect_mended({.trailing = "L2P_bypass_x"});
+}
+
+TEST_F(RepairTest, MarkersAndTableThereAndBack) {
+  const std::string table =
+      R"({"format_version": "1.0", "layers": {"blocks.0.fc1": )" + std::string(rotated) + "}}";
+  expect_mended({.marker = "", .table = table}, {.declarations = Declarations::markers});
+  expect_mended({}, {.declarations = Declarations::table}, {.marker = "", .table = table});
+  const std::string prefixed = R"({"format_version": "1.0", "layers": {")" + std::string(prefix) +
+                               R"(blocks.0.fc1": )" + std::string(rotated) + "}}";
+  expect_mended({.marker = "", .table = prefixed}, {}, {.marker = "", .table = table});
+}
+
+TEST_F(RepairTest, PrefixOfAMarker) {
+  expect_mended({.marker_name = std::string(prefix) + "blocks.0.fc1"});
+}
+
+TEST_F(RepairTest, WeightsAreNotRewrittenInPlace) {
+  const auto path = write({.marker = std::string(rotated) + std::string(9, '\0')});
+  const RepairPlan before = plan(path);
+  ASSERT_EQ(before.files()[0].way, RepairWay::in_place);
+  const auto written = write_repair(before, {});
+  ASSERT_TRUE(written.ok());
+  EXPECT_LT(written->bytes_written, 64u * 256);
+}
+
+TEST_F(RepairTest, WhatIsNotProvenStays) {
+  TestFile file;
+  file.codes("a.weight", DType::i8, {64, 256});
+  file.floats("a.weight_scale", DType::f32, {64, 1}, 1.0f);
+  const auto path = folder_.write("bare.safetensors", file.bytes());
+  const RepairPlan bare = plan(path);
+  EXPECT_TRUE(bare.changes().empty());
+  ASSERT_EQ(bare.remaining().size(), 1u);
+  EXPECT_EQ(bare.remaining()[0].code, ErrorCode::dialect_undeclared_rotation);
+  // White noise proves nothing to a deep look either.
+  const RepairPlan deep = plan(path, {.depth = CheckDepth::data});
+  EXPECT_TRUE(deep.changes().empty());
+  EXPECT_FALSE(deep.remaining().empty());
+}
+
+TEST_F(RepairTest, AKillAtAnyStepIsFinishedLater) {
+  const Layout broken{.marker = R"({"convrot": true, "convrot_groupsize": 256})",
+                      .scale_shape = {64}};
+  const auto good = write(broken, "good.safetensors");
+  ASSERT_TRUE(write_repair(plan(good), {}).ok());
+  for (int stop = 0; stop < 200; ++stop) {
+    const auto path = write(broken);
+    const std::vector<std::byte> before = read_all(path);
+    const RepairPlan first = plan(path);
+    const InPlace& in_place = first.state().in_place[0];
+    ASSERT_TRUE(in_place.patch);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      int steps = 0;
+      const auto hook = [&](io::PatchStep) {
+        if (steps++ == stop) ::_exit(9);
+      };
+      const bool good_end =
+          io::apply_patch(path, *in_place.patch, in_place.old_start, {.piece = 64, .hook = hook})
+              .ok();
+      ::_exit(good_end ? 0 : 1);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    ASSERT_TRUE(WIFEXITED(status));
+    if (WEXITSTATUS(status) == 0) {
+      EXPECT_GT(stop, 4);
+      EXPECT_EQ(read_all(path), read_all(good));
+      return;
+    }
+    ASSERT_EQ(WEXITSTATUS(status), 9);
+    const RepairPlan second = plan(path);
+    ASSERT_EQ(second.interrupted().size(), 1u) << stop;
+    ASSERT_TRUE(write_repair(second, {}).ok());
+    if (stop == 0) EXPECT_EQ(read_all(path), before) << "the journal was not whole";
+    const RepairPlan third = plan(path);
+    ASSERT_TRUE(write_repair(third, {}).ok());
+    EXPECT_EQ(read_all(path), read_all(good)) << stop;
+  }
+  ADD_FAILURE() << "the repair never ended";
+}
+
+TEST_F(RepairTest, AJournalOfAnotherFileIsRefused) {
+  const auto path = write({.marker = std::string(rotated) + "  "});
+  const RepairPlan first = plan(path);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    (void)io::apply_patch(path, *first.state().in_place[0].patch,
+                          first.state().in_place[0].old_start, {.hook = [](io::PatchStep step) {
+                            if (step == io::PatchStep::journal_done) ::_exit(9);
+                          }});
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  TestFile other;
+  other.codes("other.weight", DType::i8, {128, 128});
+  const auto bytes = other.bytes();
+  folder_.write("x.safetensors", bytes);
+  EXPECT_FALSE(write_repair(plan(path), {}).ok());
+  EXPECT_EQ(read_all(path), bytes);
+}
+
+TEST_F(RepairTest, AFileThatChangedSinceIsLeftAlone) {
+  const auto path = write({.scale_shape = {64}});
+  const RepairPlan first = plan(path);
+  const auto bytes = file_of({});
+  folder_.write("x.safetensors", bytes);
+  const auto written = write_repair(first, {});
+  EXPECT_FALSE(written.ok());
+  EXPECT_EQ(read_all(path), bytes);
+}
+
+}  // namespace
+}  // namespace parfait::convert
