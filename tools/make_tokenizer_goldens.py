@@ -8,7 +8,7 @@ package gives them with the tokenizer of the tiny pipelines.
 Every character is named here by its number, and the pseudo-random texts come from a generator
 written out below, so that neither Python's Unicode tables nor its random module matter. Left out is
 what src/pipeline/tokenizer is known to do differently (docs/models.md): characters newer than
-Unicode 15, U+09FE after a mark, and U+11A7 after a Hangul syllable.
+Unicode 15, marks newer than Unicode 9 (U+09FE) beside others, and U+11A7 after a Hangul syllable.
 """
 
 import json
