@@ -1,6 +1,10 @@
 // parfait generate: from a prompt to a picture.
 
+#include <stdlib.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <filesystem>
 
@@ -167,8 +171,13 @@ Picture sheet_of(const std::vector<Picture>& pictures) {
 class Maker {
  public:
   Maker(Program& program, const Arguments& arguments) : program_(program), a_(arguments) {}
+  ~Maker() { remove_preview(); }
+  Maker(const Maker&) = delete;
+  Maker& operator=(const Maker&) = delete;
 
   int run() {
+    total_ = a_.generate.prompts.size() * a_.generate.count;
+    check_targets();
     PipelineOptions options;
     options.open = a_.open;
     options.plan = plan_options(a_.machine);
@@ -176,7 +185,6 @@ class Maker {
     options.max_memory = a_.max_memory;
     const Pipeline pipeline = get(open_pipeline(a_.files, options));
     const std::vector<PartInfo> parts = get(pipeline.parts(a_.generate));
-    total_ = a_.generate.prompts.size() * a_.generate.count;
     if (!program_.json) print_parts(program_, parts);
     program_.out.flush();
     GenerateCallbacks callbacks;
@@ -184,7 +192,8 @@ class Maker {
     callbacks.finished = [this](const Generated& made) { return finish(made); };
     if (a_.preview)
       callbacks.preview = [this](const Picture& picture) {
-        get(write_png(stem_with(path_of(made_), ".preview"), picture));
+        preview_ = stem_with(path_of(made_), ".preview");
+        get(write_png(preview_, picture));
       };
     Capture capture(a_.capture_rows);
     if (!a_.capture.empty())
@@ -218,33 +227,70 @@ class Maker {
     return total_ == 1 ? out : stem_with(out, fmt::format("-{:0{}}", i + 1, total_ < 100 ? 2 : 5));
   }
 
+  // Minutes of work for a picture that cannot be written would be a pity.
+  void check_targets() const {
+    for (const std::string& target : {a_.sheet, a_.capture})
+      if (!target.empty()) check_target(target);
+    if (writes_pictures()) check_target(path_of(0));
+    for (std::size_t i = 1; writes_pictures() && i < total_; ++i) check_kind(path_of(i));
+  }
+  static void check_kind(const std::string& target) {
+    std::error_code ignored;
+    const auto kind = std::filesystem::status(target, ignored).type();
+    if (kind == std::filesystem::file_type::directory)
+      fail(ErrorCode::file_write,
+           printable(target, 1000) + ": is a folder, not a file that could be replaced");
+    if (std::filesystem::exists(target, ignored) && kind != std::filesystem::file_type::regular)
+      fail(ErrorCode::file_write,
+           printable(target, 1000) + ": is not a file that could be replaced");
+  }
+  static void check_target(const std::string& target) {
+    check_kind(target);
+    const std::filesystem::path folder = std::filesystem::path(target).parent_path();
+    std::error_code ignored;
+    if (!folder.empty() && !std::filesystem::is_directory(folder, ignored))
+      fail(ErrorCode::file_write,
+           printable(target, 1000) + ": cannot be created: its folder does not exist");
+    std::string probe = (folder / ".parfait-XXXXXX").string();
+    const int file = ::mkstemp(probe.data());
+    if (file < 0)
+      fail(ErrorCode::file_write, printable(target, 1000) + ": cannot be created: " +
+                                      std::generic_category().message(errno));
+    ::close(file);
+    ::unlink(probe.c_str());
+  }
+
+  // A sheet without -o is all that is asked for.
+  bool writes_pictures() const { return a_.sheet.empty() || !a_.out.empty(); }
+
+  void remove_preview() {
+    std::error_code ignored;
+    if (!preview_.empty()) std::filesystem::remove(preview_, ignored);
+    preview_.clear();
+  }
+
   bool finish(const Generated& made) {
     status_.hide();
     if (signal_caught()) return false;
     const std::string path = path_of(made_++);
     for (const std::string& note : made.notes)
       if (made_ == 1) complain(note);
-    // A sheet without -o is all that is asked for.
-    const bool alone = !a_.sheet.empty() && a_.out.empty();
     if (!a_.sheet.empty()) pictures_.push_back(made.picture);
-    if (!alone)
+    if (writes_pictures())
       get(write_png(
           path, made.picture,
           std::vector<std::pair<std::string, std::string>>{
               {"parameters", made.parameters}, {"Software", "parfait " PARFAIT_VERSION}}));
-    if (a_.preview && !alone) {
-      std::error_code ignored;
-      std::filesystem::remove(stem_with(path, ".preview"), ignored);
-    }
+    remove_preview();
     if (program_.json) {
-      json_.push_back(to_json(made, alone ? a_.sheet : path));
+      json_.push_back(to_json(made, writes_pictures() ? path : a_.sheet));
       return true;
     }
     std::vector<double> sorted = made.step_seconds;
     std::ranges::sort(sorted);
-    if (!alone)
-      program_.out.print("{}: seed {}, {} steps of {:.2f} s\n", printable(path, 1000), made.seed,
-                         made.steps, sorted[sorted.size() / 2]);
+    if (writes_pictures())
+      program_.out.print("{}: seed {}, {} step{} of {:.2f} s\n", printable(path, 1000), made.seed,
+                         made.steps, made.steps == 1 ? "" : "s", sorted[sorted.size() / 2]);
     if (a_.profile) print_profile(program_, made.profile);
     program_.out.flush();
     return true;
@@ -254,19 +300,13 @@ class Maker {
   const Arguments& a_;
   Status status_;
   std::size_t made_ = 0, total_ = 1;
+  std::string preview_;  // while there is one
   std::vector<Picture> pictures_;
   Json json_ = Json::array();
 };
 
 int run(Program& program, Arguments& a) {
   a.files = {a.model_dir, a.transformer, a.text_encoder, a.vae, a.tokenizer};
-  for (const std::string& target : {a.out, a.sheet, a.capture}) {
-    const std::filesystem::path parent = std::filesystem::path(target).parent_path();
-    std::error_code ignored;
-    if (!parent.empty() && !std::filesystem::is_directory(parent, ignored))
-      fail(ErrorCode::file_write,
-           printable(target, 1000) + ": cannot be created: its folder does not exist");
-  }
   return Maker(program, a).run();
 }
 
@@ -303,8 +343,8 @@ void add_generate(CLI::App& app, Program& program) {
                             "Steps (default: the model's own)");
   add_number<std::uint64_t>(verb, "--seed", a->generate.seed, 0, UINT64_MAX,
                             "Seed of the noise, as torch.manual_seed (default 0)");
-  verb.add_option("--guidance", a->generate.guidance,
-                  "Classifier-free guidance; 1 is none (default 1)")
+  add_number<double>(verb, "--guidance", a->generate.guidance, 0, 1000,
+                     "Classifier-free guidance; 1 is none (default 1)")
       ->type_name("G");
   add_number<std::uint64_t>(verb, "--count", a->generate.count, 1, 100'000,
                             "Pictures of each prompt, with seeds one apart (default 1)");

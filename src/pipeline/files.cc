@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <set>
 #include <system_error>
 
 #include "base/result.h"
@@ -27,6 +28,7 @@ bool is_weights(const fs::path& path) { return path.extension() == ".safetensors
 Result<fs::path> only_weights(const fs::path& folder, const Role& role) {
   std::error_code error;
   std::vector<fs::path> files;
+  std::set<fs::path> seen_files;  // by where they lie: links may lead to one file twice, or around
   constexpr std::size_t most = 10'000;
   std::size_t seen = 0;
   for (fs::recursive_directory_iterator it(folder,
@@ -37,7 +39,9 @@ Result<fs::path> only_weights(const fs::path& folder, const Role& role) {
     const fs::path& path = it->path();
     if (path.filename().string().ends_with(".safetensors.index.json")) return path;
     if (it.depth() > 3) it.disable_recursion_pending();
-    if (is_weights(path)) files.push_back(path);
+    std::error_code ignored;
+    if (is_weights(path) && seen_files.insert(fs::weakly_canonical(path, ignored)).second)
+      files.push_back(path);
   }
   if (files.empty())
     return make_error(ErrorCode::folder_empty,

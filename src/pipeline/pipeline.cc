@@ -173,6 +173,14 @@ Result<Done> Pipeline::check(const GenerateOptions& options) const {
       options.prompts.size() > most_pictures / options.count)
     return make_error(ErrorCode::plan_option, "{} pictures of {} prompts: 1 to {} are made",
                       options.count, options.prompts.size(), most_pictures);
+  if (options.seed > UINT64_MAX - (options.count - 1))
+    return make_error(ErrorCode::plan_option,
+                      "{} pictures from seed {} on: the last seed would be beyond {}",
+                      options.count, options.seed, UINT64_MAX);
+  // Found here, and not after gigabytes of the text encoder were read.
+  for (const std::string& prompt : options.prompts) PARFAIT_CHECK_OK(tokenizer.encode(prompt));
+  if (auto negative = tokenizer.encode(options.negative); !negative.ok())
+    return make_error(negative.error().code, "the negative prompt: {}", negative.error().message);
   if (!std::isfinite(options.guidance) || options.guidance < 0 || options.guidance > 1000)
     return make_error(ErrorCode::plan_option, "a guidance of {}: 0 to 1000 is taken",
                       options.guidance);

@@ -147,6 +147,40 @@ TEST(Pipeline, threads_do_not_change_a_bit) {
   EXPECT_EQ(one.pictures[0].picture.rgb, three.pictures[0].picture.rgb);
 }
 
+// The smallest budget that is taken keeps blocks on the disk, and changes no bit; a byte less is
+// refused, by how much and what would do.
+TEST(Pipeline, streamed_from_the_least_memory) {
+  const Golden golden(golden_path("pipelines/klein/golden.safetensors"));
+  const GenerateOptions options{
+      .prompts = {"a"}, .width = golden.side("pixels", 2), .height = golden.side("pixels", 1)};
+  const auto parts = [&](std::uint64_t max_memory) {
+    PipelineOptions setup;
+    setup.max_memory = max_memory;
+    return (*Pipeline::open({.model_dir = golden_path("pipelines/klein")}, setup))->parts(options);
+  };
+  std::uint64_t refused = 1, taken = 1 << 30;
+  while (taken - refused > 1) {
+    const std::uint64_t middle = refused + (taken - refused) / 2;
+    (parts(middle).ok() ? taken : refused) = middle;
+  }
+  const auto error = parts(refused);
+  ASSERT_FALSE(error.ok());
+  EXPECT_NE(error.error().message.find("is the least that works"), std::string::npos)
+      << error.error().message;
+  EXPECT_NE(error.error().message.find(" more"), std::string::npos) << error.error().message;
+  const auto least = parts(taken);
+  ASSERT_TRUE(least.ok()) << least.error().message;
+  EXPECT_TRUE((*least)[0].streamed || (*least)[1].streamed);
+  for (const PartInfo& part : *least)
+    EXPECT_TRUE(!part.streamed || part.resident_bytes < part.weight_bytes) << part.role;
+
+  const Made resident = make({.folder = "klein"}, golden);
+  const Made streamed = make({.folder = "klein", .max_memory = taken}, golden);
+  EXPECT_EQ(resident.trace.text_states, streamed.trace.text_states);
+  EXPECT_EQ(resident.trace.velocities, streamed.trace.velocities);
+  EXPECT_EQ(resident.pictures[0].picture.rgb, streamed.pictures[0].picture.rgb);
+}
+
 TEST(Pipeline, schedules_of_diffusers) {
   const auto file = io::parse_json(read_file(golden_path("pipelines/sigmas.json")), {});
   ASSERT_TRUE(file.ok()) << file.error().message;
@@ -211,7 +245,13 @@ TEST(Pipeline, options_that_cannot_be_done) {
   expect({.prompts = {"a"}, .height = 100'000}, "a height of 100000");
   expect({.prompts = {}}, "no prompt");
   expect({.prompts = {"a"}, .guidance = -1}, "a guidance of -1");
+  expect({.prompts = {"a"}, .steps = 1001}, "at most 1000");
+  expect({.prompts = {"a"}, .count = 100'001}, "1 to 100000 are made");
+  expect({.prompts = {"a"}, .seed = UINT64_MAX, .count = 2}, "the last seed would be beyond");
+  expect({.prompts = {"good", "b\xff"}}, "the prompt is not UTF-8 from byte 1 on");
+  expect({.prompts = {"a"}, .negative = "\xc3"}, "the negative prompt");
   EXPECT_TRUE((*pipeline)->parts({.prompts = {""}, .width = 64, .height = 96}).ok());
+  EXPECT_TRUE((*pipeline)->parts({.prompts = {std::string(1, '\0')}, .seed = UINT64_MAX}).ok());
 }
 
 // Prompts of any length: template and text are cut at 512 tokens, with a note.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <system_error>
+#include <unordered_set>
 
 #include "base/result.h"
 #include "io/reader.h"
@@ -91,6 +92,7 @@ class TokenizerLoader {
   }
   Result<dom::element> parse(const std::string& text);
   Result<Done> check_settings(const dom::element& root) const;
+  Result<Done> take_id(std::int64_t id);
   Result<Done> read_vocabulary(const dom::element& vocabulary);
   Result<Done> add_merge(std::string_view left, std::string_view right);
   Result<Done> read_merges(const dom::element& merges);
@@ -101,6 +103,9 @@ class TokenizerLoader {
   fs::path path_;
   std::string name_;
   dom::parser parser_;
+  std::vector<bool> taken_;  // by id
+  std::uint32_t rank_ = 0;   // of the next merge
+  std::unordered_set<std::string> added_;
   Tokenizer t_;
 };
 
@@ -144,6 +149,16 @@ Result<Done> TokenizerLoader::check_settings(const dom::element& root) const {
   return Done{};
 }
 
+// No two tokens have one id.
+Result<Done> TokenizerLoader::take_id(std::int64_t id) {
+  const auto place = static_cast<std::size_t>(id);
+  if (place >= taken_.size()) taken_.resize(std::max(place + 1, 2 * taken_.size()));
+  if (taken_[place]) return bad("id {} is given to two tokens", id);
+  taken_[place] = true;
+  t_.size_ = std::max(t_.size_, static_cast<std::uint64_t>(id) + 1);
+  return Done{};
+}
+
 Result<Done> TokenizerLoader::read_vocabulary(const dom::element& vocabulary) {
   dom::object tokens;
   if (vocabulary.get(tokens)) return bad("there is no vocabulary");
@@ -153,12 +168,7 @@ Result<Done> TokenizerLoader::read_vocabulary(const dom::element& vocabulary) {
       return bad("token {}: its id is not a number from 0 to {}", printable(token), most_tokens);
     if (!t_.ids_.emplace(token, static_cast<std::uint32_t>(id)).second)
       return bad("token {} stands twice", printable(token));
-    t_.size_ = std::max(t_.size_, static_cast<std::uint64_t>(id) + 1);
-  }
-  std::vector<bool> taken(t_.size_);
-  for (const auto& [token, id] : t_.ids_) {
-    if (taken[id]) return bad("id {} is given to two tokens", id);
-    taken[id] = true;
+    PARFAIT_CHECK_OK(take_id(id));
   }
   for (unsigned byte = 0; byte < 256; ++byte) {
     const auto it = t_.ids_.find(spelled(byte));
@@ -170,6 +180,7 @@ Result<Done> TokenizerLoader::read_vocabulary(const dom::element& vocabulary) {
 }
 
 Result<Done> TokenizerLoader::add_merge(std::string_view left, std::string_view right) {
+  if (left.empty() || right.empty()) return bad("merge {} has an empty token", rank_);
   const auto a = t_.ids_.find(std::string(left)), b = t_.ids_.find(std::string(right)),
              merged = t_.ids_.find(std::string(left) + std::string(right));
   for (const auto& [it, token] : {std::pair(a, std::string(left)),
@@ -177,9 +188,9 @@ Result<Done> TokenizerLoader::add_merge(std::string_view left, std::string_view 
                                   {merged, std::string(left) + std::string(right)}})
     if (it == t_.ids_.end())
       return bad("a merge has the token {}, which is not in the vocabulary", printable(token));
-  const auto rank = static_cast<std::uint32_t>(t_.merges_.size());
-  t_.merges_.emplace(std::uint64_t{a->second} << 32 | b->second,
-                     Tokenizer::Merge{rank, merged->second});
+  // Of a pair that stands twice the last counts.
+  t_.merges_.insert_or_assign(std::uint64_t{a->second} << 32 | b->second,
+                              Tokenizer::Merge{rank_++, merged->second});
   return Done{};
 }
 
@@ -196,7 +207,7 @@ Result<Done> TokenizerLoader::read_merges(const dom::element& element) {
       right = line.substr(space + 1);
     } else if (merge.get(pair) || pair.size() != 2 || pair.at(0).get(left) ||
                pair.at(1).get(right)) {
-      return bad("merge {} is no pair", t_.merges_.size());
+      return bad("merge {} is no pair", rank_);
     }
     PARFAIT_CHECK_OK(add_merge(left, right));
   }
@@ -206,14 +217,19 @@ Result<Done> TokenizerLoader::read_merges(const dom::element& element) {
 Result<Done> TokenizerLoader::add_token(std::string text, std::int64_t id) {
   if (text.empty() || id < 0 || id >= most_tokens)
     return bad("the added token {} has the id {}", printable(text), id);
-  t_.size_ = std::max(t_.size_, static_cast<std::uint64_t>(id) + 1);
+  if (!added_.insert(text).second) return bad("the added token {} stands twice", printable(text));
+  // One that is in the vocabulary too is the same token.
+  const auto it = t_.ids_.find(text);
+  if (it == t_.ids_.end() || it->second != id) PARFAIT_CHECK_OK(take_id(id));
   t_.added_.push_back({std::move(text), id});
   return Done{};
 }
 
 Result<Done> TokenizerLoader::read_added(const dom::element& root) {
   dom::array added;
-  if (root["added_tokens"].get(added)) return Done{};
+  dom::element list;
+  if (root["added_tokens"].get(list) || list.is_null()) return Done{};
+  if (list.get(added)) return bad("added_tokens is no list");
   for (const dom::element token : added) {
     std::string_view content;
     std::int64_t id = 0;
