@@ -352,6 +352,7 @@ TEST(SmallFloats, fast_codes_are_the_plain_ones) {
     EXPECT_EQ(e4m3_code(value), float_to_e4m3(value)) << value;
     EXPECT_EQ(e5m2_code(value), float_to_e5m2(value)) << value;
     EXPECT_EQ(e2m1_code(value), float_to_e2m1(value)) << value;
+    EXPECT_EQ(f16_code(value), float_to_f16(value)) << value;
     EXPECT_EQ(std::bit_cast<std::uint32_t>(round_to_f16_fast(value)),
               std::bit_cast<std::uint32_t>(round_to_f16(value)))
         << value;

@@ -34,6 +34,19 @@ inline float round_to_f16_fast(float value) {
   return std::bit_cast<float>(rounded | sign);
 }
 
+// As float_to_f16, without branches.
+inline std::uint16_t f16_code(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(round_to_f16_fast(value));
+  const std::uint32_t sign = bits >> 31, magnitude = bits & 0x7fffffffu;
+  const std::uint32_t normal = std::min((magnitude >> 13) - (112u << 10), 0x7c00u);
+  // A sum with 0.5, whose last bit is the smallest subnormal, counts these.
+  const std::uint32_t subnormal =
+      std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
+  std::uint32_t code = magnitude < 0x38800000u ? subnormal : normal;
+  code = magnitude > 0x7f800000u ? 0x7e00u | (magnitude >> 13 & 0x1ffu) : code;
+  return static_cast<std::uint16_t>(code | sign << 15);
+}
+
 struct F32 {
   static constexpr float smallest_normal = 0x1p-126f;
   static float round(float value) { return value; }

@@ -31,7 +31,7 @@ void encode(const WeightShape& shape, const EncodeSettings&, const Survey&, std:
     } else if constexpr (dtype == DType::bf16) {
       store_at(out, i, float_to_bf16(w[i]));
     } else {
-      store_at(out, i, float_to_f16(w[i]));
+      store_at(out, i, f16_code(w[i]));
     }
   }
 }
