@@ -35,7 +35,7 @@ FORMATS = ("convrot_w4a4", "asym_w4a8_int8", "nvfp4", "w6a8_int8", "int8_tensorw
            "float8_e4m3fn")
 FOUR_BITS = FORMATS[:3]
 FLOAT8_MAX = 448.0
-ROWS = 4096                    # of inputs, for calibration and as many held out
+ROWS = 2048                    # of inputs at most, for calibration and as many held out
 
 
 def rotation(columns):
@@ -127,11 +127,10 @@ def minilm():
     halves = []
     for half in (documents[::2], documents[1::2]):
         lines = [" ".join(p.split()) for d in half for p in open(d).read().split("\n\n")]
-        lines = [p for p in lines if len(p) > 60][:300]
-        for i in range(0, len(lines), 16):
-            for line in lines[i:i + 16]:       # one at a time: no padding among the rows
-                with torch.no_grad():
-                    model(**tokenizer(line, return_tensors="pt", truncation=True, max_length=128))
+        lines = [p for p in lines if len(p) > 60]
+        for line in lines[::max(1, len(lines) // 100)]:     # one at a time: no padding among rows
+            with torch.no_grad():
+                model(**tokenizer(line, return_tensors="pt", truncation=True, max_length=64))
         halves.append(capture.take())
     return weights, *halves
 
@@ -185,8 +184,7 @@ def distance(a, b):
 
 
 def output_distance(a, w, x):
-    return ((x.double() @ (a.double() - w.double()).T).norm()
-            / (x.double() @ w.double().T).norm()).item()
+    return ((x @ (a - w).T).double().norm() / (x @ w.T).double().norm()).item()
 
 
 def measure(program, fmt, weights, calibration, held_out):
@@ -264,6 +262,7 @@ def main():
     ap.add_argument("--out", default=os.path.join(ROOT, "bench", "results", "encoders.md"),
                     help="file to write; - for the screen")
     args = ap.parse_args()
+    torch.set_num_threads(1)       # sums in the same order in every run
     program = os.path.join(args.build, "bench", "parfait_encoders")
     results = {}
     for model in args.models:
@@ -281,11 +280,11 @@ def main():
                   f"  output {percent(mean([v[3] / v[2] for v in values]), 1)}" +
                   (f"  calibrated {percent(mean([v[4] / v[2] for v in values]), 1)}"
                    if len(values[0]) > 4 else ""), file=sys.stderr, flush=True)
+            if args.out != "-":
+                with open(args.out, "w") as out:
+                    report(results, out)
     if args.out == "-":
         report(results, sys.stdout)
-    else:
-        with open(args.out, "w") as out:
-            report(results, out)
 
 
 if __name__ == "__main__":
