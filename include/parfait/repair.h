@@ -24,11 +24,11 @@ namespace parfait {
 enum class Declarations { as_they_are, markers, table };
 
 struct RepairOptions {
-  OpenOptions open;  // trailing bytes are always let in: they are one of the things to mend
+  OpenOptions open = {};  // trailing bytes are always let in: they are one of the things to mend
   Declarations declarations = Declarations::as_they_are;
   // data: int8 weights whose rotation is not declared are read, and judged where they are evidence.
   CheckDepth depth = CheckDepth::headers;
-  ProgressCallback progress;
+  ProgressCallback progress = {};
 };
 
 // One thing that is mended. Fields that do not apply are empty.
@@ -76,8 +76,8 @@ Result<RepairPlan> plan_repair(const std::filesystem::path& path,
 struct RepairOutput {
   // Empty: the files themselves are mended. Else a file to write, or for a shard set a folder, and
   // the source is left alone.
-  std::filesystem::path target;
-  ProgressCallback progress;
+  std::filesystem::path target = {};
+  ProgressCallback progress = {};
 };
 struct RepairReport {
   std::uint64_t bytes_written = 0;   // into files, journals aside

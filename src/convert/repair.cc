@@ -296,11 +296,11 @@ Result<Done> write_index(const fs::path& file, const std::string& text) {
 
 }  // namespace
 
-Result<RepairPlan> plan_repair(const fs::path& path, const RepairOptions& options) {
+Result<RepairPlan> make_repair_plan(const fs::path& path, const RepairOptions& options) {
   return Planner(path, options).plan();
 }
 
-Result<RepairReport> write_repair(const RepairPlan& plan, const RepairOutput& output) {
+Result<RepairReport> carry_out_repair(const RepairPlan& plan, const RepairOutput& output) {
   return Writer(plan.state(), output).write();
 }
 

@@ -32,8 +32,9 @@ struct RepairPlan::State {
 
 namespace parfait::convert {
 
-Result<RepairPlan> plan_repair(const std::filesystem::path& path, const RepairOptions& options);
-Result<RepairReport> write_repair(const RepairPlan& plan, const RepairOutput& output);
+Result<RepairPlan> make_repair_plan(const std::filesystem::path& path,
+                                    const RepairOptions& options);
+Result<RepairReport> carry_out_repair(const RepairPlan& plan, const RepairOutput& output);
 
 // repair_index.cc: the shard index of what is at path; empty where there is none.
 Result<std::filesystem::path> index_of(const std::filesystem::path& path,

@@ -11,7 +11,7 @@ namespace parfait::convert {
 namespace {
 
 constexpr std::string_view marker_suffix = "comfy_quant";
-constexpr std::uint64_t piece = 4 << 20;
+constexpr std::uint64_t copy_bytes = 4 << 20;
 
 bool is_marker(const DraftTensor& tensor) { return tensor.declared.name.ends_with(marker_suffix); }
 
@@ -285,11 +285,11 @@ Result<Done> rewrite(const container::Shard& shard, const DraftFile& file,
       PARFAIT_CHECK_OK(output.put(i, 0, *tensor.bytes));
       continue;
     }
-    for (std::uint64_t at = 0; at < tensor.old->bytes; at += piece) {
+    for (std::uint64_t at = 0; at < tensor.old->bytes; at += copy_bytes) {
       options.progress.what = tensor.old->name;
       if (options.callback && !options.callback(options.progress))
         return make_error(ErrorCode::cancelled, "the repair was cancelled");
-      const std::uint64_t count = std::min(piece, tensor.old->bytes - at);
+      const std::uint64_t count = std::min(copy_bytes, tensor.old->bytes - at);
       PARFAIT_TRY(const ByteSpan bytes,
                   shard.reader->read(tensor.old->offset + at, count, scratch));
       PARFAIT_CHECK_OK(output.put(i, at, bytes));

@@ -56,7 +56,7 @@ class RepairTest : public ::testing::Test {
   }
 
   RepairPlan plan(const std::filesystem::path& path, const RepairOptions& options = {}) {
-    auto result = plan_repair(path, options);
+    auto result = make_repair_plan(path, options);
     EXPECT_TRUE(result.ok()) << (result.ok() ? "" : result.error().message);
     return std::move(result).value();
   }
@@ -70,20 +70,21 @@ class RepairTest : public ::testing::Test {
     const RepairPlan first = plan(path, options);
     EXPECT_FALSE(first.changes().empty());
     EXPECT_TRUE(first.remaining().empty());
-    ASSERT_TRUE(write_repair(first, {fixed, {}}).ok());
+    ASSERT_TRUE(carry_out_repair(first, {fixed, {}}).ok());
     // The good file through the same writer.
     const auto good_path = write(good, "good.safetensors");
     const RepairPlan nothing = plan(good_path);
     EXPECT_TRUE(nothing.changes().empty())
         << nothing.changes()[0].tensor << ": " << nothing.changes()[0].why;
-    ASSERT_TRUE(write_repair(nothing, {reference, {}}).ok());
+    ASSERT_TRUE(carry_out_repair(nothing, {reference, {}}).ok());
     EXPECT_EQ(read_all(fixed), read_all(reference));
 
-    const auto written = write_repair(first, {});
+    const auto written = carry_out_repair(first, {});
     ASSERT_TRUE(written.ok()) << written.error().message;
     EXPECT_FALSE(std::filesystem::exists(path.string() + ".repair"));
     EXPECT_TRUE(plan(path, options).changes().empty()) << "not idempotent";
-    ASSERT_TRUE(write_repair(plan(path, options), {folder_.path() / "again.safetensors", {}}).ok());
+    ASSERT_TRUE(
+        carry_out_repair(plan(path, options), {folder_.path() / "again.safetensors", {}}).ok());
     EXPECT_EQ(read_all(folder_.path() / "again.safetensors"), read_all(reference));
   }
 
@@ -125,7 +126,7 @@ TEST_F(RepairTest, WeightsAreNotRewrittenInPlace) {
   const auto path = write({.marker = std::string(rotated) + std::string(9, '\0')});
   const RepairPlan before = plan(path);
   ASSERT_EQ(before.files()[0].way, RepairWay::in_place);
-  const auto written = write_repair(before, {});
+  const auto written = carry_out_repair(before, {});
   ASSERT_TRUE(written.ok());
   EXPECT_LT(written->bytes_written, 64u * 256);
 }
@@ -149,7 +150,7 @@ TEST_F(RepairTest, AKillAtAnyStepIsFinishedLater) {
   const Layout broken{.marker = R"({"convrot": true, "convrot_groupsize": 256})",
                       .scale_shape = {64}};
   const auto good = write(broken, "good.safetensors");
-  ASSERT_TRUE(write_repair(plan(good), {}).ok());
+  ASSERT_TRUE(carry_out_repair(plan(good), {}).ok());
   for (int stop = 0; stop < 200; ++stop) {
     const auto path = write(broken);
     const std::vector<std::byte> before = read_all(path);
@@ -178,10 +179,12 @@ TEST_F(RepairTest, AKillAtAnyStepIsFinishedLater) {
     ASSERT_EQ(WEXITSTATUS(status), 9);
     const RepairPlan second = plan(path);
     ASSERT_EQ(second.interrupted().size(), 1u) << stop;
-    ASSERT_TRUE(write_repair(second, {}).ok());
-    if (stop == 0) EXPECT_EQ(read_all(path), before) << "the journal was not whole";
+    ASSERT_TRUE(carry_out_repair(second, {}).ok());
+    if (stop == 0) {
+      EXPECT_EQ(read_all(path), before) << "the journal was not whole";
+    }
     const RepairPlan third = plan(path);
-    ASSERT_TRUE(write_repair(third, {}).ok());
+    ASSERT_TRUE(carry_out_repair(third, {}).ok());
     EXPECT_EQ(read_all(path), read_all(good)) << stop;
   }
   ADD_FAILURE() << "the repair never ended";
@@ -204,7 +207,7 @@ TEST_F(RepairTest, AJournalOfAnotherFileIsRefused) {
   other.codes("other.weight", DType::i8, {128, 128});
   const auto bytes = other.bytes();
   folder_.write("x.safetensors", bytes);
-  EXPECT_FALSE(write_repair(plan(path), {}).ok());
+  EXPECT_FALSE(carry_out_repair(plan(path), {}).ok());
   EXPECT_EQ(read_all(path), bytes);
 }
 
@@ -213,7 +216,7 @@ TEST_F(RepairTest, AFileThatChangedSinceIsLeftAlone) {
   const RepairPlan first = plan(path);
   const auto bytes = file_of({});
   folder_.write("x.safetensors", bytes);
-  const auto written = write_repair(first, {});
+  const auto written = carry_out_repair(first, {});
   EXPECT_FALSE(written.ok());
   EXPECT_EQ(read_all(path), bytes);
 }

@@ -33,7 +33,7 @@ struct Patch {
 enum class PatchStep { journal_begun, journal_done, part_begun, parts_done, sized };
 struct PatchOptions {
   std::uint64_t piece = 1 << 20;  // bytes a write
-  std::function<void(PatchStep)> hook;
+  std::function<void(PatchStep)> hook = {};
 };
 
 std::filesystem::path patch_journal(const std::filesystem::path& file);
