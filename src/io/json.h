@@ -27,6 +27,7 @@ class Json {
   Json() = default;
   explicit Json(Value value) : value_(std::move(value)) {}
 
+  bool is_null() const { return std::holds_alternative<std::nullptr_t>(value_); }
   const bool* boolean() const { return std::get_if<bool>(&value_); }
   const std::int64_t* integer() const { return std::get_if<std::int64_t>(&value_); }
   const double* number() const { return std::get_if<double>(&value_); }  // not whole, or past int64

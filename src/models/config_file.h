@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "io/json.h"
@@ -17,10 +18,13 @@ class ConfigFile {
   // weights: the file, index or folder that a part was opened from. No config.json: an empty one.
   static Result<ConfigFile> beside(const std::filesystem::path& weights);
 
-  std::optional<double> number(std::string_view key) const;
+  // The number of a key ("rope_parameters.rope_theta": of an object in it), or `otherwise` where
+  // there is no such key. Another type, or a number out of [least, most], is an error.
+  Result<double> number(std::string_view key, double least, double most, double otherwise) const;
   std::optional<std::string_view> text(std::string_view key) const;
 
  private:
+  std::string path_;
   io::Json json_;
 };
 

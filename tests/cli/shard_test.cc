@@ -153,7 +153,7 @@ TEST_F(ShardTest, AKilledRunLeavesTheSourceAndNoRanks) {
   const std::string before = bytes_of(big);
   Running running({"shard", big, "--tp", "2", "-o", path("ranks")});
   ::usleep(30'000);
-  ::kill(running.pid(), SIGTERM);
+  running.send(SIGTERM);
   const Ended ended = running.wait();
   EXPECT_TRUE(ended.status == 128 + SIGTERM || ended.status == 0) << ended.status << ended.err;
   EXPECT_EQ(std::filesystem::exists(path("ranks")), ended.status == 0);

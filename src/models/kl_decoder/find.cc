@@ -77,13 +77,15 @@ class KlDecoder::Builder {
     if (finder_.tensor("bn.running_mean")) {
       PARFAIT_TRY(d.shift_, finder_.vector({"bn.running_mean"}, 4 * d.latent_channels_));
       PARFAIT_TRY(d.scale_, finder_.vector({"bn.running_var"}, 4 * d.latent_channels_));
-      const auto epsilon = static_cast<float>(config.number("batch_norm_eps").value_or(1e-4));
-      for (float& v : d.scale_) v = std::sqrt(v + epsilon);
+      PARFAIT_TRY(const double epsilon, config.number("batch_norm_eps", 0, 1, 1e-4));
+      for (float& v : d.scale_) v = std::sqrt(v + static_cast<float>(epsilon));
       d.packed_statistics_ = true;
       return Done{};
     }
-    d.scale_ = {static_cast<float>(1 / config.number("scaling_factor").value_or(0.3611))};
-    d.shift_ = {static_cast<float>(config.number("shift_factor").value_or(0.1159))};
+    PARFAIT_TRY(const double scale, config.number("scaling_factor", 1e-6, 1e6, 0.3611));
+    PARFAIT_TRY(const double shift, config.number("shift_factor", -1e6, 1e6, 0.1159));
+    d.scale_ = {static_cast<float>(1 / scale)};
+    d.shift_ = {static_cast<float>(shift)};
     return Done{};
   }
 

@@ -90,8 +90,11 @@ Result<std::unique_ptr<Qwen3>> Qwen3::find(const formats::Checkpoint& checkpoint
         printable(path, 1000), c.head_size, q.rows, k.rows);
   c.heads = q.rows / c.head_size;
   c.kv_heads = k.rows / c.head_size;
-  c.rope_theta = file.number("rope_theta").value_or(c.rope_theta);
-  c.epsilon = static_cast<float>(file.number("rms_norm_eps").value_or(1e-6));
+  // Newer files have it in an object, or in both places.
+  PARFAIT_TRY(c.rope_theta, file.number("rope_parameters.rope_theta", 1, 1e12, c.rope_theta));
+  PARFAIT_TRY(c.rope_theta, file.number("rope_theta", 1, 1e12, c.rope_theta));
+  PARFAIT_TRY(const double epsilon, file.number("rms_norm_eps", 0, 1, 1e-6));
+  c.epsilon = static_cast<float>(epsilon);
   while (c.layers < most_layers &&
          finder.has_layer(fmt::format("layers.{}.self_attn.q_proj", c.layers))) {
     PARFAIT_TRY(DecoderLayer layer, find_layer(finder, c, c.layers));
@@ -101,8 +104,9 @@ Result<std::unique_ptr<Qwen3>> Qwen3::find(const formats::Checkpoint& checkpoint
   c.depth = c.layers;
   for (const Published& p : published)
     if (p.width == c.width && p.mlp == c.mlp && c.layers < p.depth) c.depth = p.depth;
-  if (const auto depth = file.number("num_hidden_layers"); depth && *depth >= 1)
-    c.depth = static_cast<std::uint64_t>(*depth);
+  PARFAIT_TRY(const double depth,
+              file.number("num_hidden_layers", 1, most_layers, static_cast<double>(c.depth)));
+  c.depth = static_cast<std::uint64_t>(depth);
   return model;
 }
 
