@@ -43,7 +43,6 @@ std::size_t read_digit(const models::Golden& weights, const Picture& picture) {
 }
 
 struct Drawn {
-  int right = 0, all = 0;
   struct Drawn {
     int right = 0, all = 0;
     std::vector<std::vector<float>> latents;  // of each digit's first picture
