@@ -15,8 +15,9 @@ namespace {
 using formats::RowReader;
 
 constexpr std::uint64_t values_at_once = 1 << 18;
-constexpr std::uint64_t sampled_values = 1 << 18;  // for a codebook
-constexpr int codebook_rounds = 6;
+// For a codebook.
+constexpr std::uint64_t sampled_values = 1 << 16, least_rows = 16;
+constexpr int codebook_rounds = 5;
 
 // Calls visit(rows, count) for the whole weight in order, rotated.
 template <class Visit>
@@ -87,7 +88,7 @@ Result<float> search_scale(const BestLayer& layer, const RowReader& reader) {
 // Rows, evenly strided, one behind the other, rotated.
 Result<std::vector<float>> sample(const BestLayer& layer, const RowReader& reader) {
   const std::uint64_t columns = layer.weight.columns, rows = layer.weight.rows;
-  const std::uint64_t count = std::min(rows, std::max<std::uint64_t>(1, sampled_values / columns));
+  const std::uint64_t count = std::min(rows, std::max(least_rows, sampled_values / columns));
   std::vector<float> values(count * columns);
   for (std::uint64_t i = 0; i < count; ++i)
     PARFAIT_CHECK_OK(reader(i * rows / count, 1, values.data() + i * columns));
