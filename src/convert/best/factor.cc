@@ -95,6 +95,7 @@ void invert_block(float* l, std::uint64_t stride, std::uint64_t size) {
 // tile of columns, from a copy of L's rows.
 void invert(float* a, std::uint64_t size, runtime::Threads& threads) {
   std::vector<float> rows;  // L's rows of this block, left of its diagonal block
+  std::vector<float> scratch(threads.count() * block * tile);
   for (std::uint64_t k = 0; k < size; k += block) {
     const std::uint64_t height = std::min(block, size - k);
     float* out = a + k * size;
@@ -102,9 +103,10 @@ void invert(float* a, std::uint64_t size, runtime::Threads& threads) {
     if (k == 0) continue;
     rows.resize(height * k);
     for (std::uint64_t i = 0; i < height; ++i) std::copy_n(out + i * size, k, rows.data() + i * k);
-    threads.run((k + tile - 1) / tile, [&](std::uint64_t piece, unsigned) {
+    threads.run((k + tile - 1) / tile, [&](std::uint64_t piece, unsigned thread) {
       const std::uint64_t first = piece * tile, width = std::min(tile, k - first);
-      std::vector<float> sums(height * width);
+      const std::span<float> sums(scratch.data() + thread * block * tile, height * width);
+      std::fill(sums.begin(), sums.end(), 0.0f);
       subtract_product(sums.data(), width, height, width, k - first, {rows.data() + first, k, 1},
                        a + first * size + first, size);
       for (std::uint64_t i = 0; i < height; ++i) std::fill_n(out + i * size + first, width, 0.0f);

@@ -15,8 +15,9 @@ namespace {
 using formats::RowReader;
 
 constexpr std::uint64_t values_at_once = 1 << 18;
-constexpr std::uint64_t sampled_values = 1 << 18;  // for a codebook
-constexpr int codebook_rounds = 6;
+// For a codebook.
+constexpr std::uint64_t sampled_values = 1 << 16, least_rows = 16;
+constexpr int codebook_rounds = 5;
 
 // Calls visit(rows, count) for the whole weight in order, rotated.
 template <class Visit>
@@ -66,20 +67,28 @@ Result<float> search_scale(const BestLayer& layer, const RowReader& reader) {
   const float plain = integers ? std::max(absmax / top, 1e-30f) : absmax / top;
   if (!(absmax > 0) || !std::isfinite(absmax)) return integers ? plain : 1.0f;
   const std::vector<float> parts = scale_parts(!integers);
-  std::vector<double> errors(parts.size());
+  std::vector<double> products(parts.size()), squares(parts.size());
   PARFAIT_CHECK_OK(for_rows(layer, reader, [&](Row rows) {
     for (std::size_t i = 0; i < parts.size(); ++i) {
-      const float scale = plain * parts[i], inverse = 1.0f / scale;
-      errors[i] += sum_of<double>(rows.size(), [&](std::size_t k) {
-        const float off = rows[k] - rounded(rows[k] * inverse, layer) * scale;
-        return static_cast<double>(off) * static_cast<double>(off);
-      });
+      const float inverse = 1.0f / (plain * parts[i]);
+      std::array<double, lanes> product{}, square{};
+      for (std::size_t k = 0; k < rows.size(); ++k) {
+        const double value = static_cast<double>(rounded(rows[k] * inverse, layer));
+        product[k % lanes] += value * static_cast<double>(rows[k]);
+        square[k % lanes] += value * value;
+      }
+      products[i] += join(product);
+      squares[i] += join(square);
     }
   }));
+  // Of a candidate's codes, with the scale that is best for them (row_grid.cc): no error is larger
+  // than with the candidate itself, and codes that are nearest under that scale lessen it further.
   std::size_t best = 0;
+  const auto gain = [&](std::size_t i) { return products[i] * products[i] / squares[i]; };
   for (std::size_t i = 1; i < parts.size(); ++i)
-    if (errors[i] < errors[best]) best = i;
-  return plain * parts[best];
+    if (gain(i) > gain(best)) best = i;
+  const auto scale = static_cast<float>(products[best] / squares[best]);
+  return scale > 0 && std::isfinite(scale) ? scale : plain;
 }
 
 // --- A codebook ---
@@ -87,7 +96,7 @@ Result<float> search_scale(const BestLayer& layer, const RowReader& reader) {
 // Rows, evenly strided, one behind the other, rotated.
 Result<std::vector<float>> sample(const BestLayer& layer, const RowReader& reader) {
   const std::uint64_t columns = layer.weight.columns, rows = layer.weight.rows;
-  const std::uint64_t count = std::min(rows, std::max<std::uint64_t>(1, sampled_values / columns));
+  const std::uint64_t count = std::min(rows, std::max(least_rows, sampled_values / columns));
   std::vector<float> values(count * columns);
   for (std::uint64_t i = 0; i < count; ++i)
     PARFAIT_CHECK_OK(reader(i * rows / count, 1, values.data() + i * columns));
