@@ -6,6 +6,7 @@
 
 #include "base/checked.h"
 #include "base/result.h"
+#include "formats/format.h"
 
 namespace parfait::convert {
 namespace {
@@ -18,12 +19,12 @@ constexpr std::string_view marker_suffix = ".comfy_quant";
 Result<Done> refuse_inputs(const std::filesystem::path& target,
                            std::span<const Checkpoint> inputs) {
   for (const Checkpoint& input : inputs) {
-    for (const ShardInfo& shard : input.shards()) {
+    for (const container::Shard& shard : input.state()->index->shards()) {
       std::error_code absent;
-      if (std::filesystem::equivalent(target, shard.path, absent))
+      if (std::filesystem::equivalent(target, shard.reader->name(), absent))
         return make_error(ErrorCode::file_write,
                           "{}: is the input file {}; the output needs another name",
-                          printable(target.string(), 1000), printable(shard.path, 1000));
+                          printable(target.string(), 1000), printable(shard.reader->name(), 1000));
     }
   }
   return Done{};
