@@ -43,95 +43,94 @@ std::size_t read_digit(const models::Golden& weights, const Picture& picture) {
 }
 
 struct Drawn {
-  struct Drawn {
-    int right = 0, all = 0;
-    std::vector<std::vector<float>> latents;  // of each digit's first picture
-  };
+  int right = 0, all = 0;
+  std::vector<std::vector<float>> latents;  // of each digit's first picture
+};
 
-  Drawn draw(const std::string& transformer, int count) {
-    const models::Golden classifier(digits + "/classifier.safetensors");
-    auto pipeline = open_pipeline({.model_dir = digits, .transformer = transformer}, {});
-    if (!pipeline.ok()) throw std::runtime_error(pipeline.error().message);
-    Drawn drawn;
-    for (std::size_t digit = 0; digit < 10; ++digit) {
-      GenerateOptions options;
-      options.prompts = {std::string("a handwritten ") + words[digit]};
-      options.width = options.height = 64;
-      options.count = static_cast<std::uint64_t>(count);
-      GenerateCallbacks callbacks;
-      callbacks.finished = [&](const Generated& made) {
-        EXPECT_EQ(made.prompt, options.prompts[0]);
-        drawn.right += read_digit(classifier, made.picture) == digit;
-        ++drawn.all;
-        return true;
-      };
-      GenerateTrace trace;
-      const auto made = pipeline->generate(options, callbacks, &trace);
-      if (!made.ok()) throw std::runtime_error(made.error().message);
-      drawn.latents.push_back(trace.final_latents);
-    }
-    return drawn;
+Drawn draw(const std::string& transformer, int count) {
+  const models::Golden classifier(digits + "/classifier.safetensors");
+  auto pipeline = open_pipeline({.model_dir = digits, .transformer = transformer}, {});
+  if (!pipeline.ok()) throw std::runtime_error(pipeline.error().message);
+  Drawn drawn;
+  for (std::size_t digit = 0; digit < 10; ++digit) {
+    GenerateOptions options;
+    options.prompts = {std::string("a handwritten ") + words[digit]};
+    options.width = options.height = 64;
+    options.count = static_cast<std::uint64_t>(count);
+    GenerateCallbacks callbacks;
+    callbacks.finished = [&](const Generated& made) {
+      EXPECT_EQ(made.prompt, options.prompts[0]);
+      drawn.right += read_digit(classifier, made.picture) == digit;
+      ++drawn.all;
+      return true;
+    };
+    GenerateTrace trace;
+    const auto made = pipeline->generate(options, callbacks, &trace);
+    if (!made.ok()) throw std::runtime_error(made.error().message);
+    drawn.latents.push_back(trace.final_latents);
   }
+  return drawn;
+}
 
-  // Of the latents, where the largest of the original's is the peak.
-  double psnr(const Drawn& original, const Drawn& other) {
-    double error = 0, peak = 0, values = 0;
-    for (std::size_t i = 0; i < original.latents.size(); ++i) {
-      for (std::size_t k = 0; k < original.latents[i].size(); ++k) {
-        const double want = static_cast<double>(original.latents[i][k]);
-        const double d = static_cast<double>(other.latents[i][k]) - want;
-        error += d * d;
-        peak = std::max(peak, std::fabs(want));
-        ++values;
-      }
-    }
-    return 10 * std::log10(peak * peak * values / error);
-  }
-
-  // The bf16 original with its linear layers in a format.
-  std::string quantized(const test::TemporaryFolder& folder, const std::string& format) {
-    const auto opened = open(digits + "/originals/digits_bf16.safetensors");
-    if (!opened.ok()) throw std::runtime_error(opened.error().message);
-    const auto report = check(*opened);
-    QuantizeOptions options;
-    options.default_format = format;
-    const auto plan = plan_quantize(*report->checked, options);
-    if (!plan.ok()) throw std::runtime_error(plan.error().message);
-    EXPECT_EQ(plan->quantized(), 12u);
-    const std::string path = (folder.path() / (format + ".safetensors")).string();
-    const auto written = quantize(*plan, path);
-    if (!written.ok()) throw std::runtime_error(written.error().message);
-    return path;
-  }
-
-  TEST(Digits, a_classifier_reads_what_was_drawn) {
-    const test::TemporaryFolder folder;
-    const Drawn bf16 = draw(digits + "/originals/digits_bf16.safetensors", pictures);
-    const Drawn mixed = draw(digits + "/diffusion_models/digits_mixed.safetensors", pictures);
-    const Drawn int8 = draw(quantized(folder, "int8_tensorwise"), pictures);
-    for (const Drawn* drawn : {&bf16, &mixed, &int8}) EXPECT_EQ(drawn->all, 10 * pictures);
-    RecordProperty("bf16", bf16.right);
-    RecordProperty("mixed", mixed.right);
-    RecordProperty("int8", int8.right);
-    EXPECT_GE(bf16.right * 100, bf16.all * 95);
-    EXPECT_GE(mixed.right * 100, bf16.right * 100 - mixed.all * 3);  // 3 points
-    EXPECT_GE(int8.right * 100, bf16.right * 100 - int8.all);        // 1 point
-  }
-
-  // The fewer the bits, the farther from the original; and none is so far that it draws something
-  // else.
-  TEST(Digits, latents_of_each_format_are_as_near_as_its_bits_allow) {
-    const test::TemporaryFolder folder;
-    const Drawn original = draw(digits + "/originals/digits_bf16.safetensors", 1);
-    double before = 1e9;
-    for (const char* format : {"int8_tensorwise", "w6a8_int8", "asym_w4a8_int8", "convrot_w4a4"}) {
-      const double db = psnr(original, draw(quantized(folder, format), 1));
-      std::printf("%-16s %.2f dB\n", format, db);
-      EXPECT_LT(db, before) << format;
-      EXPECT_GT(db, 12) << format;
-      before = db;
+// Of the latents, where the largest of the original's is the peak.
+double psnr(const Drawn& original, const Drawn& other) {
+  double error = 0, peak = 0, values = 0;
+  for (std::size_t i = 0; i < original.latents.size(); ++i) {
+    for (std::size_t k = 0; k < original.latents[i].size(); ++k) {
+      const double want = static_cast<double>(original.latents[i][k]);
+      const double d = static_cast<double>(other.latents[i][k]) - want;
+      error += d * d;
+      peak = std::max(peak, std::fabs(want));
+      ++values;
     }
   }
+  return 10 * std::log10(peak * peak * values / error);
+}
+
+// The bf16 original with its linear layers in a format.
+std::string quantized(const test::TemporaryFolder& folder, const std::string& format) {
+  const auto opened = open(digits + "/originals/digits_bf16.safetensors");
+  if (!opened.ok()) throw std::runtime_error(opened.error().message);
+  const auto report = check(*opened);
+  QuantizeOptions options;
+  options.default_format = format;
+  const auto plan = plan_quantize(*report->checked, options);
+  if (!plan.ok()) throw std::runtime_error(plan.error().message);
+  EXPECT_EQ(plan->quantized(), 12u);
+  const std::string path = (folder.path() / (format + ".safetensors")).string();
+  const auto written = quantize(*plan, path);
+  if (!written.ok()) throw std::runtime_error(written.error().message);
+  return path;
+}
+
+TEST(Digits, a_classifier_reads_what_was_drawn) {
+  const test::TemporaryFolder folder;
+  const Drawn bf16 = draw(digits + "/originals/digits_bf16.safetensors", pictures);
+  const Drawn mixed = draw(digits + "/diffusion_models/digits_mixed.safetensors", pictures);
+  const Drawn int8 = draw(quantized(folder, "int8_tensorwise"), pictures);
+  for (const Drawn* drawn : {&bf16, &mixed, &int8}) EXPECT_EQ(drawn->all, 10 * pictures);
+  RecordProperty("bf16", bf16.right);
+  RecordProperty("mixed", mixed.right);
+  RecordProperty("int8", int8.right);
+  EXPECT_GE(bf16.right * 100, bf16.all * 95);
+  EXPECT_GE(mixed.right * 100, bf16.right * 100 - mixed.all * 3);  // 3 points
+  EXPECT_GE(int8.right * 100, bf16.right * 100 - int8.all);        // 1 point
+}
+
+// The fewer the bits, the farther from the original; and none is so far that it draws something
+// else.
+TEST(Digits, latents_of_each_format_are_as_near_as_its_bits_allow) {
+  const test::TemporaryFolder folder;
+  const Drawn original = draw(digits + "/originals/digits_bf16.safetensors", 1);
+  double before = 1e9;
+  for (const char* format : {"int8_tensorwise", "w6a8_int8", "asym_w4a8_int8", "convrot_w4a4"}) {
+    const double db = psnr(original, draw(quantized(folder, format), 1));
+    std::printf("%-16s %.2f dB\n", format, db);
+    EXPECT_LT(db, before) << format;
+    EXPECT_GT(db, 12) << format;
+    before = db;
+  }
+}
 
 }  // namespace
 }  // namespace parfait

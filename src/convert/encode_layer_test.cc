@@ -6,7 +6,6 @@
 #include <limits>
 #include <random>
 
-#include "parfait/parfait.h"
 #include "support/test_file.h"
 
 namespace parfait::convert {
@@ -66,15 +65,19 @@ class EncodeLayerTest : public ::testing::Test {
     TestFile file;
     file.values("a.weight", dtype, {rows, columns}, values);
     const auto path = folder_.write("source.safetensors", file.bytes(shift));
-    auto opened = open(path, {.io = io});
-    ASSERT_TRUE(opened.ok()) << opened.error().message;
-    source_ = *opened;
+    OpenOptions options;
+    options.io = io;
+    auto index = container::open_index(path, options);
+    ASSERT_TRUE(index.ok()) << index.error().message;
+    auto found = formats::detect(*index);
+    ASSERT_TRUE(found.ok()) << found.error().message;
+    source_ = *found;
   }
 
   Result<Made> make(std::string_view format, const formats::EncodeSettings& settings,
                     Path path = Path::usual, unsigned threads = 2, std::optional<Isa> isa = {},
                     std::uint64_t memory = 1 << 30) {
-    const formats::Layer& layer = source_->state()->layers[0];
+    const formats::Layer& layer = source_->layers[0];
     auto target = LayerTarget::settle(layer, *formats::find_format(format), settings);
     if (!target.ok()) return target.error();
     std::vector<container::TensorDeclaration> declared;
@@ -100,9 +103,9 @@ class EncodeLayerTest : public ::testing::Test {
           target->encoder().encode(target->shape(), settings, survey, first, count, w, buffers);
         }};
     runtime::Threads pool(threads);
-    auto error = encode_layer(
-        {*source_->state(), layer, *target, outputs, path == Path::plain ? &plain : nullptr},
-        {*out, pool, memory, isa, progress_});
+    auto error =
+        encode_layer({*source_, layer, *target, outputs, path == Path::plain ? &plain : nullptr},
+                     {*out, pool, memory, isa, progress_});
     if (!error.ok()) return error.error();
     Made made{{}, *error};
     for (std::size_t i = 0; i < out->size(); ++i) {
@@ -113,7 +116,7 @@ class EncodeLayerTest : public ::testing::Test {
   }
 
   test::TemporaryFolder folder_;
-  std::optional<Checkpoint> source_;
+  std::shared_ptr<const formats::Checkpoint> source_;
   std::function<bool(double)> progress_;
 };
 
@@ -174,8 +177,8 @@ TEST_F(EncodeLayerTest, measures_what_a_reader_decodes) {
   for (const auto& [format, group] : fast) {
     const auto made = make(format, rotated_by(group));
     ASSERT_TRUE(made.ok()) << made.error().message;
-    const auto target = LayerTarget::settle(source_->state()->layers[0],
-                                            *formats::find_format(format), rotated_by(group));
+    const auto target =
+        LayerTarget::settle(source_->layers[0], *formats::find_format(format), rotated_by(group));
     ASSERT_TRUE(target.ok());
     formats::LayerData data{&target->written(), {}, {}};
     for (const auto& tensor : made->tensors) data.data.emplace_back(tensor);

@@ -144,10 +144,11 @@ class Layout {
       for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
       hash = (hash ^ 0xffu) * 0x100000001b3u;
     };
-    for (const ShardInfo& shard : state_.checkpoint.shards()) {
+    for (const container::Shard& shard : source_.index->shards()) {
       std::error_code ignored;
-      const auto time = std::filesystem::last_write_time(shard.path, ignored);
-      add(fmt::format("{} {} {}", shard.path, shard.file_bytes, time.time_since_epoch().count()));
+      const auto time = std::filesystem::last_write_time(shard.reader->name(), ignored);
+      add(fmt::format("{} {} {}", shard.reader->name(), shard.reader->size(),
+                      time.time_since_epoch().count()));
     }
     for (const EncodedLayer& encoded : state_.encoded)
       add(fmt::format("{} {} {} {} {} {}", encoded.layer->name, encoded.target.format().name,

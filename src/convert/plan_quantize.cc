@@ -71,7 +71,7 @@ class Planner {
     state_->recipe = "recipe";
     if (options_.recipe == "auto" || options_.recipe.empty()) {
       if (options_.recipe == "auto") {
-        const RecipePreset& preset = preset_for(state_->checkpoint);
+        const RecipePreset& preset = preset_for(*state_->checkpoint.state());
         text = preset.text;
         state_->recipe = preset.name;
       }
@@ -245,7 +245,8 @@ const Checkpoint& QuantizePlan::checkpoint() const { return state_->checkpoint; 
 
 std::uint64_t QuantizePlan::source_bytes() const {
   std::uint64_t bytes = 0;
-  for (const ShardInfo& shard : state_->checkpoint.shards()) bytes += shard.file_bytes;
+  for (const container::Shard& shard : state_->checkpoint.state()->index->shards())
+    bytes += shard.reader->size();
   return bytes;
 }
 

@@ -99,11 +99,11 @@ const RecipePreset* find_preset(std::string_view name) {
   return found == table().end() ? nullptr : &found->preset;
 }
 
-const RecipePreset& preset_for(const Checkpoint& checkpoint) {
+const RecipePreset& preset_for(const formats::Checkpoint& checkpoint) {
   for (const Entry& entry : table()) {
     const bool fits = std::ranges::all_of(entry.signs, [&](std::string_view sign) {
-      for (const Layer layer : checkpoint)
-        if (glob_match(sign, layer.name())) return true;
+      for (const formats::Layer& layer : checkpoint.layers)
+        if (glob_match(sign, layer.name)) return true;
       return false;
     });
     if (fits) return entry.preset;

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "parfait/checkpoint.h"
+#include "formats/format.h"
 #include "parfait/quantize.h"
 
 namespace parfait::convert {
@@ -14,7 +14,7 @@ namespace parfait::convert {
 // Null where there is none of that name.
 const RecipePreset* find_preset(std::string_view name);
 // By the names of its layers; the last, generic, fits everything.
-const RecipePreset& preset_for(const Checkpoint& checkpoint);
+const RecipePreset& preset_for(const formats::Checkpoint& checkpoint);
 
 }  // namespace parfait::convert
 

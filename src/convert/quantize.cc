@@ -145,8 +145,8 @@ class Run {
       error += layer.relative_l2 * layer.relative_l2 * layer.energy;
     }
     report.layers = std::move(reports_);
-    for (const ShardInfo& shard : state_.checkpoint.shards())
-      report.source_bytes += shard.file_bytes;
+    for (const container::Shard& shard : state_.checkpoint.state()->index->shards())
+      report.source_bytes += shard.reader->size();
     report.bytes = state_.bytes;
     report.relative_l2 = energy > 0 ? std::sqrt(error / energy) : 0;
     report.seconds = seconds_since(start_);
