@@ -60,7 +60,7 @@ inline std::map<std::string, std::vector<float>> decoded(const std::string& path
   return all;
 }
 
-// Two linear layers of 32 × 256 and 48 × 512 and a norm, in a float type; values that the type
+// Two linear layers of 32 × 256 and 64 × 512 and a norm, in a float type; values that the type
 // holds exactly.
 inline std::vector<std::byte> two_layers(DType dtype) {
   std::mt19937 random(5);
@@ -73,7 +73,7 @@ inline std::vector<std::byte> two_layers(DType dtype) {
   };
   file.values("blocks.0.fc1.weight", dtype, {32, 256}, values(32 * 256));
   file.values("blocks.0.fc1.bias", dtype, {32}, values(32));
-  file.values("blocks.0.fc2.weight", dtype, {48, 512}, values(48 * 512));
+  file.values("blocks.0.fc2.weight", dtype, {64, 512}, values(64 * 512));
   file.values("norm.weight", dtype, {256}, values(256));
   file.metadata("made_by", "tests");
   return file.bytes();

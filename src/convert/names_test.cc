@@ -20,7 +20,8 @@ class Names : public ::testing::Test {
 // Name and shape of every tensor.
 std::set<std::string> tensors_of(const std::string& path) {
   std::set<std::string> all;
-  for (const TensorInfo& tensor : open(path)->tensors())
+  const Checkpoint file = *open(path);
+  for (const TensorInfo& tensor : file.tensors())
     all.insert(fmt::format("{} {}", tensor.name, shape_text(tensor.shape)));
   return all;
 }
@@ -116,10 +117,11 @@ TEST_F(Names, a_missing_part_or_an_unknown_model_is_an_error) {
   const std::string golden = golden_path("models/z_image_tiny.safetensors");
   converted(golden, path("d.safetensors"), {.names = to_diffusers});
   test::TestFile file;
-  for (const TensorInfo& tensor : open(path("d.safetensors"))->tensors()) {
+  const Checkpoint source = *open(path("d.safetensors"));
+  for (const TensorInfo& tensor : source.tensors()) {
     if (tensor.name.ends_with("layers.0.attention.to_k.weight")) continue;
     file.raw(tensor.name, tensor.dtype, {tensor.shape.begin(), tensor.shape.end()},
-             *read_tensor(*open(path("d.safetensors")), tensor));
+             *read_tensor(source, tensor));
   }
   const std::string partial = folder_.write("partial.safetensors", file.bytes()).string();
   const auto missing =
