@@ -263,7 +263,7 @@ TEST_F(QuantizeTest, A_killed_run_is_resumed_to_the_same_bytes) {
     const std::string journal = out_ + ".partial.journal";
     for (int i = 0; i < 20000 && lines(contents(journal)) < 4; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    ::kill(running.pid(), SIGKILL);
+    running.send(SIGKILL);
     EXPECT_EQ(running.wait().status, 128 + SIGKILL);
   }
   EXPECT_FALSE(std::filesystem::exists(out_));
@@ -286,7 +286,7 @@ TEST_F(QuantizeTest, An_interrupted_run_leaves_nothing) {
   Running running({"quantize", source_, "-o", out_, "--format", "w6a8_int8", "--threads", "1"});
   for (int i = 0; i < 20000 && !std::filesystem::exists(out_ + ".partial"); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  ::kill(running.pid(), SIGINT);
+  running.send(SIGINT);
   EXPECT_EQ(running.wait().status, 128 + SIGINT);
   EXPECT_EQ(names(), before);
 }
