@@ -1,5 +1,6 @@
 #include "cli/common.h"
 
+#include <cmath>
 #include <cstdlib>
 
 #include "cli/table.h"
@@ -49,6 +50,22 @@ PlanOptions plan_options(const MachineArguments& arguments) {
   fail(ErrorCode::plan_isa,
        fmt::format("{} is no instruction set that {} knows; this machine offers {}",
                    printable(name), arguments.isa.empty() ? "PARFAIT_ISA" : "--isa", known));
+}
+
+std::uint64_t parse_size(const std::string& name, const std::string& given) {
+  constexpr std::string_view units = "KMGT";
+  double number = 0;
+  const char* const end = given.data() + given.size();
+  const auto [next, error] = std::from_chars(given.data(), end, number);
+  std::string_view unit(next, static_cast<std::size_t>(end - next));
+  for (const std::string_view suffix : {"iB", "B"})
+    if (unit.ends_with(suffix)) unit.remove_suffix(suffix.size());
+  const std::size_t power = unit.size() == 1 ? units.find(unit[0]) + 1 : 0;
+  const double bytes = number * std::pow(1024.0, static_cast<double>(power));
+  if (error != std::errc() || unit.size() > 1 || (unit.size() == 1 && power == 0) ||
+      !(bytes >= 1 && bytes < 1e18))
+    throw CLI::ValidationError(name, "takes a size such as 6G or 900M, not " + printable(given));
+  return static_cast<std::uint64_t>(bytes);
 }
 
 CheckedCheckpoint require_sound(Program& program, const Checkpoint& checkpoint,

@@ -91,6 +91,18 @@ CLI::Option* add_number(CLI::App& verb, const std::string& name, Number& target,
   return verb.add_option_function<std::string>(name, set, std::move(help))->type_name("N");
 }
 
+// A size: "6G", "900M", "1.5GiB", or a plain number of bytes; units are powers of 1024.
+std::uint64_t parse_size(const std::string& name, const std::string& given);
+// An option that takes one. Target is a number of bytes or an optional of it.
+template <class Target>
+CLI::Option* add_size(CLI::App& verb, const std::string& name, Target& target, std::string help) {
+  return verb
+      .add_option_function<std::string>(
+          name, [&target, name](const std::string& given) { target = parse_size(name, given); },
+          std::move(help))
+      ->type_name("SIZE");
+}
+
 // Checks the headers. Where an error is found, all errors are told and the command ends with
 // exit_no.
 CheckedCheckpoint require_sound(Program& program, const Checkpoint& checkpoint,

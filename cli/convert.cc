@@ -88,30 +88,6 @@ int run(Program& program, Arguments& arguments) {
   return exit_ok;
 }
 
-// "4GB", "500M", "1.5GiB", or a plain number of bytes; units are powers of 1024.
-std::uint64_t parse_size(const std::string& name, const std::string& given) {
-  constexpr std::string_view units = "KMGT";
-  double number = 0;
-  const char* const end = given.data() + given.size();
-  const auto [next, error] = std::from_chars(given.data(), end, number);
-  std::string_view unit(next, static_cast<std::size_t>(end - next));
-  for (const std::string_view suffix : {"iB", "B"})
-    if (unit.ends_with(suffix)) unit.remove_suffix(suffix.size());
-  const std::size_t power = unit.size() == 1 ? units.find(unit[0]) + 1 : 0;
-  const double bytes = number * std::pow(1024.0, static_cast<double>(power));
-  if (error != std::errc() || unit.size() > 1 || (unit.size() == 1 && power == 0) ||
-      !(bytes >= 1 && bytes < 1e18))
-    throw CLI::ValidationError(name, "takes a size such as 4GB or 500M, not " + printable(given));
-  return static_cast<std::uint64_t>(bytes);
-}
-
-void add_size(CLI::App& verb, const std::string& name, std::uint64_t& target, std::string help) {
-  verb.add_option_function<std::string>(
-          name, [&target, name](const std::string& given) { target = parse_size(name, given); },
-          std::move(help))
-      ->type_name("SIZE");
-}
-
 }  // namespace
 
 void add_convert(CLI::App& app, Program& program) {

@@ -27,24 +27,6 @@ struct Arguments {
   bool preview = false, profile = false;
 };
 
-// "6G", "900M", "1.5GiB", or a plain number of bytes; units are powers of 1024.
-std::uint64_t parse_bytes(const std::string& text) {
-  double number = 0;
-  const char* const end = text.data() + text.size();
-  const auto [next, error] = std::from_chars(text.data(), end, number);
-  std::string unit(next, end);
-  for (const char* suffix : {"iB", "B"})
-    if (unit.ends_with(suffix)) unit.resize(unit.size() - std::string_view(suffix).size());
-  constexpr std::string_view units = "KMGT";
-  const std::size_t power = unit.size() == 1 ? units.find(unit[0]) + 1 : 0;
-  const double bytes = number * std::pow(1024.0, static_cast<double>(power));
-  if (error != std::errc() || unit.size() > 1 || (unit.size() == 1 && power == 0) ||
-      !(bytes >= 1 && bytes < 1e18))
-    throw CLI::ValidationError("--max-memory",
-                               "takes a size such as 6G or 900M, not " + printable(text));
-  return static_cast<std::uint64_t>(bytes);
-}
-
 std::string stem_with(const std::string& path, const std::string& more) {
   const std::filesystem::path file(path);
   return (file.parent_path() / (file.stem().string() + more + file.extension().string())).string();
@@ -357,10 +339,8 @@ void add_generate(CLI::App& app, Program& program) {
       ->type_name("FILE");
   verb.add_flag("--preview", a->preview,
                 "Write the picture so far after each step, as OUT.preview.png");
-  verb.add_option_function<std::string>(
-          "--max-memory", [a](const std::string& text) { a->max_memory = parse_bytes(text); },
-          "Memory that the process may take, as 6G: weights are streamed where they must be")
-      ->type_name("SIZE");
+  add_size(verb, "--max-memory", a->max_memory,
+           "Memory that the process may take, as 6G: weights are streamed where they must be");
   verb.add_option("--capture", a->capture,
                   "Write rows of what each linear layer of the transformer is given, for "
                   "quantize --calibration")
