@@ -162,6 +162,7 @@ Json report_json(const QuantizeReport& report) {
                       {"sqnr_db", std::isfinite(layer.sqnr_db) ? Json(layer.sqnr_db) : Json()},
                       {"max_error", layer.max_error},
                       {"seconds", layer.seconds},
+                      {"calibrated", layer.calibrated},
                       {"resumed", layer.resumed}});
   return {{"source_bytes", report.source_bytes},
           {"bytes", report.bytes},
@@ -216,7 +217,11 @@ int run(Program& program, Arguments& a) {
   require_writable(a.html);
   bar.emplace("quantising");
   a.run.progress = bar->callback();
-  const QuantizeReport report = get(quantize(plan, a.out, a.run));
+  Result<QuantizeReport> made = quantize(plan, a.out, a.run);
+  std::error_code ignored;
+  if (!made.ok() && std::filesystem::exists(a.out + ".partial", ignored))
+    complain(printable(a.out, 1000) + ".partial stays; the same command with --resume goes on");
+  const QuantizeReport report = get(std::move(made));
   bar.reset();
   write_page(a, plan, report);
   if (program.json) {
@@ -276,6 +281,19 @@ void add_quantize(CLI::App& app, Program& program) {
                          {{"f32", EncodeLike::f32}, {"kitchen-bf16", EncodeLike::source}},
                          "Round as the weight widened to float gives it, or as comfy-kitchen does "
                          "in the weight's own dtype (default f32)");
+  add_choice<Quality>(verb, "--quality", a->options.quality,
+                      {{"kitchen", Quality::kitchen}, {"best", Quality::best}},
+                      "Codes as comfy-kitchen makes them, or with less error in more time "
+                      "(default kitchen)");
+  verb.add_option_function<std::string>(
+          "--calibration",
+          [a](const std::string& path) {
+            a->options.calibration = path;
+            a->options.quality = Quality::best;
+          },
+          "Rows of real inputs by layer, which parfait generate --capture writes: least error of "
+          "the outputs (takes --quality best)")
+      ->type_name("FILE");
   verb.add_flag_callback(
       "--requantize", [a] { a->options.requantize = Requantize::allow; },
       "Also encode layers that are quantised already");

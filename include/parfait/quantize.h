@@ -35,6 +35,8 @@ std::vector<RecipePreset> recipe_presets();
 // comfy-kitchen's eager encoders make them of a bf16 file.
 enum class EncodeLike { f32, source };
 enum class Requantize { refuse, allow };
+// best: scales by search and codes by error, never worse than absmax's (docs/quality.md).
+enum class Quality { kitchen, best };
 
 struct QuantizeOptions {
   std::string recipe = "auto";  // a preset's name, "auto" (by the tensors' names), or empty
@@ -43,6 +45,10 @@ struct QuantizeOptions {
   std::string default_format = "int8_tensorwise";
   EncodeLike like = EncodeLike::f32;
   Requantize requantize = Requantize::refuse;
+  Quality quality = Quality::kitchen;
+  // A safetensors file with rows of real inputs by layer: the error made small is then the
+  // outputs'. Only with Quality::best.
+  std::filesystem::path calibration;
   // Choose among convrot_w4a4, asym_w4a8_int8, w6a8_int8 and int8_tensorwise for each layer that
   // the recipe quantises, by measured error: at most so many bits a weight, or a file of at most so
   // many bytes. Reads samples of the weights.
@@ -111,6 +117,7 @@ struct LayerReport {
   double relative_l2 = 0, sqnr_db = 0, energy = 0;  // sqnr_db: infinite where nothing differs
   float max_error = 0;
   double seconds = 0;
+  bool calibrated = false;
   bool resumed = false;  // done by an earlier run
 };
 struct QuantizeReport {

@@ -155,6 +155,8 @@ class Layout {
                       settings_text(encoded.target.format(), encoded.target.settings()),
                       encoded.layer->format->name, encoded.layer->rotate_group,
                       encoded.layer->scale_group));
+    add(state_.quality == Quality::best ? "best" : "kitchen");
+    add(state_.calibration_name);
     add({reinterpret_cast<const char*>(header.data()), header.size()});
     state_.fingerprint = fmt::format("parfait quantize 1 {:016x}", hash);
   }

@@ -1,6 +1,9 @@
 // From a recipe and a checkpoint's headers to a plan, with every problem found on the way.
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "base/result.h"
@@ -32,12 +35,11 @@ DType arithmetic_of(const formats::Layer& layer, EncodeLike like) {
 class Planner {
  public:
   Planner(const Checkpoint& checkpoint, const QuantizeOptions& options)
-      : options_(options),
-        state_(std::make_shared<QuantizeState>(
-            QuantizeState{checkpoint, {}, {}, {}, {}, {}, {}, {}, {}, {}, 0, {}})) {}
+      : options_(options), state_(std::make_shared<QuantizeState>(checkpoint)) {}
 
   Result<QuantizePlan> plan() {
     PARFAIT_CHECK_OK(read_recipe());
+    PARFAIT_CHECK_OK(read_calibration());
     for (const RecipeRule& rule : rules_)
       state_->rules.push_back({rule.line, rule.text, 0, 0, 0, 0});
     matched_.resize(rules_.size());
@@ -87,6 +89,28 @@ class Planner {
                         nearest.empty() ? "" : "; did you mean " + nearest + "?");
     }
     PARFAIT_TRY(rules_, parse_recipe(text, options_.default_format));
+    return Done{};
+  }
+
+  Result<Done> read_calibration() {
+    state_->quality = options_.quality;
+    if (options_.quality == Quality::best && options_.like == EncodeLike::source)
+      return make_error(ErrorCode::plan_option,
+                        "quality best follows no other tool's roundings; leave out one of the two");
+    if (options_.calibration.empty()) return Done{};
+    if (options_.quality != Quality::best)
+      return make_error(ErrorCode::plan_option, "rows of inputs are for quality best");
+    PARFAIT_TRY(Calibration calibration, Calibration::open(options_.calibration));
+    state_->calibration = std::make_shared<const Calibration>(std::move(calibration));
+    std::error_code ignored;
+    state_->calibration_name = fmt::format(
+        "{} {} {}", options_.calibration.string(),
+        std::filesystem::file_size(options_.calibration, ignored),
+        std::filesystem::last_write_time(options_.calibration, ignored).time_since_epoch().count());
+    for (const std::string_view name : state_->calibration->tensors())
+      if (!state_->checkpoint.state()->find(name))
+        state_->warnings.push_back(
+            fmt::format("the inputs of {} are for no layer of this file", printable(name)));
     return Done{};
   }
 

@@ -9,6 +9,7 @@
 #include <unordered_set>
 
 #include "base/result.h"
+#include "convert/best/best.h"
 #include "convert/encode_layer.h"
 #include "convert/quantize_state.h"
 
@@ -64,6 +65,41 @@ class Run {
     return run_.progress({done_ + done, total_, fmt::format("{:.0f} MB/s {}", rate, name)});
   }
 
+  // The better encoder of a layer, and what it needs while it runs.
+  struct Better {
+    BestLayer layer;
+    std::optional<Inputs> inputs;
+    BestSurvey survey;
+    RowEncoder encoder;
+  };
+
+  Result<std::shared_ptr<Better>> better_for(const EncodedLayer& encoded) {
+    const LayerTarget& target = encoded.target;
+    if (state_.quality == Quality::kitchen || !has_best(target.format().name))
+      return std::shared_ptr<Better>();
+    auto better = std::make_shared<Better>();
+    better->layer = {&target.format(), target.shape(), target.settings(), nullptr};
+    const std::string_view name = encoded.layer->name;
+    if (state_.calibration && has_calibrated(target.format().name) &&
+        state_.calibration->find(name)) {
+      InputOptions options;
+      options.max_memory = run_.max_memory / 2;
+      PARFAIT_TRY(better->inputs, state_.calibration->inputs(name, target.shape(),
+                                                             target.settings(), options, threads_));
+      better->layer.inputs = &*better->inputs;
+    }
+    Better* const b = better.get();
+    b->encoder.survey = [b](const formats::RowReader& rows) -> Result<Done> {
+      PARFAIT_TRY(b->survey, survey_best(b->layer, rows));
+      return Done{};
+    };
+    b->encoder.encode = [b](std::uint64_t first, std::uint64_t count, float* w,
+                            const formats::EncodeBuffers& buffers) {
+      encode_best(b->layer, b->survey, first, count, w, buffers);
+    };
+    return better;
+  }
+
   Result<Done> encode(std::size_t i) {
     const EncodedLayer& encoded = state_.encoded[i];
     const std::uint64_t bytes = source_bytes(encoded);
@@ -85,9 +121,11 @@ class Run {
       means_.progress = [&](double share) {
         return tell(static_cast<std::uint64_t>(share * static_cast<double>(bytes)), report.name);
       };
+      PARFAIT_TRY(const std::shared_ptr<Better> better, better_for(encoded));
       PARFAIT_TRY(error, encode_layer({*state_.checkpoint.state(), *encoded.layer, encoded.target,
-                                       encoded.outputs},
+                                       encoded.outputs, better ? &better->encoder : nullptr},
                                       means_));
+      report.calibrated = better && better->inputs;
       report.seconds = seconds_since(start);
       PARFAIT_CHECK_OK(
           out_.file().record(fmt::format("layer {} {:a} {:a} {:a} {:a}", i, error.relative_l2,

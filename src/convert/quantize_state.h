@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "container/writer.h"
+#include "convert/best/inputs.h"
 #include "convert/recipe.h"
 #include "convert/target.h"
 #include "parfait/quantize.h"
@@ -25,12 +26,18 @@ struct EncodedLayer {
 };
 
 struct QuantizeState {
+  explicit QuantizeState(Checkpoint source) : checkpoint(std::move(source)) {}
+
   Checkpoint checkpoint;
   std::string recipe;
   std::vector<QuantizeLayer> layers;
   std::vector<QuantizeRule> rules;
   std::vector<std::string> warnings;
   std::vector<EncodedLayer> encoded;
+
+  Quality quality = Quality::kitchen;
+  std::shared_ptr<const Calibration> calibration;  // null: none
+  std::string calibration_name;                    // its path, size and time
 
   // The file.
   std::vector<container::TensorDeclaration> tensors;

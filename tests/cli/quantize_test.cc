@@ -329,6 +329,32 @@ TEST_F(QuantizeTest, Presets_fit_their_families_and_can_be_read) {
   }
 }
 
+TEST_F(QuantizeTest, Best_is_better_and_inputs_are_used) {
+  const std::vector<std::string> rules = {"--recipe", recipe("blocks.* convrot_w4a4\n"), "--json"};
+  const Ended kitchen = quantize(rules);
+  ASSERT_EQ(kitchen.status, 0) << kitchen.err;
+  std::vector<std::string> best = rules;
+  best.insert(best.end(), {"--quality", "best"});
+  const Ended better = quantize(best);
+  ASSERT_EQ(better.status, 0) << better.err;
+  EXPECT_LT(better.json()["report"]["relative_l2"].get<double>(),
+            kitchen.json()["report"]["relative_l2"].get<double>());
+  std::vector<float> rows(300 * 256);
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = std::sin(static_cast<float>(i * i % 977));
+  TestFile inputs;
+  inputs.values("blocks.0.mlp.fc1", DType::f32, {300, 256}, rows);
+  inputs.values("nobody", DType::f32, {300, 256}, rows);
+  best = rules;
+  best.insert(best.end(),
+              {"--calibration", folder_.write("inputs.safetensors", inputs.bytes()).string()});
+  const Ended calibrated = quantize(best);
+  ASSERT_EQ(calibrated.status, 0) << calibrated.err;
+  EXPECT_TRUE(contains(calibrated.err, "nobody")) << calibrated.err;
+  for (const auto& layer : calibrated.json()["report"]["layers"])
+    EXPECT_EQ(layer["calibrated"].get<bool>(), layer["layer"] == "blocks.0.mlp.fc1");
+  EXPECT_EQ(quantize({"--quality", "best", "--like", "kitchen-bf16"}).status, 2);
+}
+
 TEST_F(QuantizeTest, Values_that_are_not_finite_are_named_and_nothing_is_left) {
   TestFile file;
   std::vector<float> values(64 * 256, 0.1f);
