@@ -21,23 +21,6 @@ struct Arguments {
   bool dry_run = false;
 };
 
-// "6G", "900M", "1.5GiB", or a plain number of bytes; units are powers of 1024.
-std::uint64_t parse_size(const char* option, const std::string& text) {
-  double number = 0;
-  const char* const end = text.data() + text.size();
-  const auto [next, error] = std::from_chars(text.data(), end, number);
-  std::string unit(next, end);
-  for (const std::string_view suffix : {"iB", "B"})
-    if (unit.ends_with(suffix)) unit.resize(unit.size() - suffix.size());
-  constexpr std::string_view units = "KMGT";
-  const std::size_t power = unit.size() == 1 ? units.find(unit[0]) + 1 : 0;
-  const double bytes = number * std::pow(1024.0, static_cast<double>(power));
-  if (error != std::errc() || unit.size() > 1 || (unit.size() == 1 && power == 0) ||
-      !(bytes >= 1 && bytes < 1e18))
-    throw CLI::ValidationError(option, "takes a size such as 6G or 900M, not " + printable(text));
-  return static_cast<std::uint64_t>(bytes);
-}
-
 // A preset's name, or a file's text.
 void read_recipe(Arguments& a) {
   const std::vector<RecipePreset> presets = recipe_presets();
@@ -270,13 +253,8 @@ void add_quantize(CLI::App& app, Program& program) {
           "Choose W4A4, W4A8, W6A8 or INT8 for each layer by measured error: at most so many bits "
           "a weight")
       ->type_name("B");
-  verb.add_option_function<std::string>(
-          "--target-size",
-          [a](const std::string& text) {
-            a->options.target_bytes = parse_size("--target-size", text);
-          },
-          "The same, for a file of at most this size, as 6G")
-      ->type_name("SIZE");
+  add_size(verb, "--target-size", a->options.target_bytes,
+           "The same, for a file of at most this size, as 6G");
   add_choice<EncodeLike>(verb, "--like", a->options.like,
                          {{"f32", EncodeLike::f32}, {"kitchen-bf16", EncodeLike::source}},
                          "Round as the weight widened to float gives it, or as comfy-kitchen does "
@@ -304,11 +282,8 @@ void add_quantize(CLI::App& app, Program& program) {
   verb.add_option("--html", a->html, "Also write the report as a page")->type_name("FILE");
   add_number<std::uint32_t>(verb, "--threads", a->run.threads, 0, 1024,
                             "Threads (default: as many as the machine has)");
-  verb.add_option_function<std::string>(
-          "--max-memory",
-          [a](const std::string& text) { a->run.max_memory = parse_size("--max-memory", text); },
-          "Memory that the work may take, as 6G (default 2G)")
-      ->type_name("SIZE");
+  add_size(verb, "--max-memory", a->run.max_memory,
+           "Memory that the work may take, as 6G (default 2G)");
   verb.add_option("--isa", a->machine.isa,
                   "Use this instruction set only (default: the environment's PARFAIT_ISA, or the "
                   "best one); it changes no byte")

@@ -249,7 +249,7 @@ class Verifier {
 
   // Panels of rows, of whichever of the two is a layer. Sums are joined in the panels' order.
   Result<ValueErrors> panels(const Unit& a, const Unit& b, const UnitData& data_a,
-                           const UnitData& data_b, std::uint64_t bytes) {
+                             const UnitData& data_b, std::uint64_t bytes) {
     const Unit& shaped = a.layer ? a : b;
     const std::uint64_t rows = shaped.rows, columns = shaped.columns;
     const std::uint64_t panel = std::clamp<std::uint64_t>(
@@ -299,7 +299,7 @@ class Verifier {
   const std::vector<Unit> units_a_, units_b_;
   runtime::Threads threads_;
   std::vector<std::vector<float>> scratch_;  // by thread
-  std::vector<ValueErrors> sums_;              // by panel
+  std::vector<ValueErrors> sums_;            // by panel
   ValueErrors total_;
   VerifyReport report_;
   Progress progress_;
