@@ -3,6 +3,7 @@
 
 #include "models/models_testing.h"
 #include "parfait/parfait.h"
+#include "support/safetensors_builder.h"
 
 namespace parfait {
 namespace {
