@@ -13,7 +13,9 @@
 // Values must be finite. The caller looks at what it reads (all_finite) and refuses a weight with
 // NaN or infinities: no format holds them, and one would spoil the scale of its whole row, group or
 // tensor. Of such rows encode() makes bytes without meaning, within its buffers; a survey's absmax
-// is then not finite.
+// is then not finite. In f16 arithmetic a rotation of magnitudes above some thousands can overflow,
+// as comfy-kitchen's does: the row's scale is then infinite, which a deep check of the result
+// finds.
 #ifndef PARFAIT_FORMATS_ENCODE_H_
 #define PARFAIT_FORMATS_ENCODE_H_
 

@@ -86,9 +86,9 @@ inline float largest_magnitude(std::span<const float> values) {
 Result<Survey> survey_largest(const WeightShape& shape, const EncodeSettings& settings,
                               const RowReader& reader);
 
-// rne(value), clamped to integers low and high (both below 2^22). Not a number gives some code.
+// rne(value), clamped to integers low and high (both below 2^22). NaN gives low.
 inline int to_code(float value, float low, float high) {
-  const float clamped = std::min(std::max(value, low), high);
+  const float clamped = std::min(std::max(low, value), high);
   constexpr float to_integer = 0x1.8p23f;  // a sum with it has the integer in its last bits
   return static_cast<int>(std::bit_cast<std::uint32_t>(clamped + to_integer) -
                           std::bit_cast<std::uint32_t>(to_integer));
