@@ -25,8 +25,9 @@ Follows follows(const Layer& layer, const formats::Part& part) {
   if (part.role == "weight" || part.role == "bias" || part.role == "weight_s_channel" ||
       part.role == "weight_s_rel")
     return Follows::rows;
-  if (part.role == "weight_correction" || folder == "awq_w4a16") return Follows::columns;
+  if (part.role == "weight_correction" || part.role == "weight_zeros") return Follows::columns;
   if (part.role != "weight_scale") return Follows::nothing;
+  if (folder == "awq_w4a16") return Follows::columns;
   if (folder == "nvfp4" || folder == "mxfp8") return Follows::blocks;
   if (folder == "convrot_w4a4") return Follows::rows;
   return folder == "int8_tensorwise" && values == layer.rows ? Follows::rows : Follows::nothing;

@@ -172,7 +172,7 @@ TEST_F(ConvertTest, AKilledRunIsResumed) {
   {
     Running running(command(out, {}));
     wait_for_journal(out + ".partial.journal", 3);
-    ::kill(running.pid(), SIGKILL);
+    running.send(SIGKILL);
     EXPECT_EQ(running.wait().status, 128 + SIGKILL);
   }
   EXPECT_FALSE(std::filesystem::exists(out));
@@ -192,7 +192,7 @@ TEST_F(ConvertTest, CtrlCLeavesNothing) {
   const std::string out = path("out.safetensors");
   Running running({"convert", source, "-o", out, "--to", "asym_w4a8_int8", "--threads", "1"});
   wait_for_journal(out + ".partial.journal", 2);
-  ::kill(running.pid(), SIGINT);
+  running.send(SIGINT);
   const Ended ended = running.wait();
   EXPECT_EQ(ended.status, 128 + SIGINT);
   EXPECT_TRUE(contains(ended.err, "interrupted")) << ended.err;

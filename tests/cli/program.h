@@ -2,6 +2,7 @@
 #ifndef PARFAIT_TESTS_CLI_PROGRAM_H_
 #define PARFAIT_TESTS_CLI_PROGRAM_H_
 
+#include <csignal>
 #include <sys/types.h>
 
 #include <filesystem>
@@ -31,6 +32,9 @@ class Running {
   Running& operator=(const Running&) = delete;
 
   pid_t pid() const { return pid_; }
+  // Never to more than that one process: where it could not be started its number is -1, which means
+  // every process to kill(2).
+  int send(int signal) const { return pid_ > 0 ? ::kill(pid_, signal) : -1; }
   int out() const { return out_; }
   void close_out();
   Ended wait();  // reads what comes until the end

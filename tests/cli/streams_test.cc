@@ -124,7 +124,7 @@ class InterruptTest : public CliTest {
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
       ::waitid(P_PID, static_cast<id_t>(running.pid()), &ended_early, WEXITED | WNOHANG | WNOWAIT);
     }
-    ASSERT_EQ(::kill(running.pid(), signal), 0);
+    ASSERT_EQ(running.send(signal), 0);
     const Ended ended = running.wait();
     EXPECT_EQ(ended.status, 128 + signal) << ended.err;
     EXPECT_TRUE(contains(ended.err, "interrupted")) << ended.err;
