@@ -43,7 +43,7 @@ TEST_F(ConvertTest, ReportsAsJson) {
   const nlohmann::json json = ended.json();
   ASSERT_EQ(json["layers"].size(), 2u);
   EXPECT_EQ(json["layers"][0]["from"], "convrot_w4a4");
-  EXPECT_EQ(json["layers"][0]["to"], "nvfp4");
+  EXPECT_EQ(json["layers"][0]["to"], "w6a8_int8");
   EXPECT_EQ(json["files"][0], path("out.safetensors"));
 }
 
