@@ -37,8 +37,8 @@ TEST_F(ConvertTest, ConvertsAndReports) {
 }
 
 TEST_F(ConvertTest, ReportsAsJson) {
-  const Ended ended = parfait({"convert", mixed_, "-o", path("out.safetensors"), "--to", "nvfp4",
-                               "--json", "--threads", "1"});
+  const Ended ended = parfait({"convert", mixed_, "-o", path("out.safetensors"), "--to",
+                               "w6a8_int8", "--json", "--threads", "1"});
   ASSERT_EQ(ended.status, 0) << ended.err;
   const nlohmann::json json = ended.json();
   ASSERT_EQ(json["layers"].size(), 2u);
