@@ -148,7 +148,7 @@ TEST_F(ConvertTest, AnUnsoundFileIsRefusedWithItsFindings) {
 TestFile many_layers() {
   TestFile file;
   for (int i = 0; i < 24; ++i)
-    file.floats("blocks." + std::to_string(i) + ".fc.weight", DType::bf16, {512, 1024},
+    file.floats("blocks." + std::to_string(i) + ".fc.weight", DType::bf16, {256, 512},
                 0.01f * static_cast<float>(i + 1));
   return file;
 }
