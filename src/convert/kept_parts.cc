@@ -237,8 +237,13 @@ Result<std::vector<KeptTensor>> kept_parts(const formats::Checkpoint& source, co
   const Mover mover(source, item);
   const Layer& layer = *item.segments.front().layer;
   std::vector<KeptTensor> out;
-  for (const formats::PartSpec& spec : layer.format->parts) {
-    if (const formats::Part* part = find_part(layer, spec.role)) {
+  // The bias behind what the format has, as where a layer is encoded.
+  std::vector<std::string_view> roles;
+  for (const formats::PartSpec& spec : layer.format->parts)
+    if (spec.role != "bias") roles.push_back(spec.role);
+  roles.push_back("bias");
+  for (const std::string_view role : roles) {
+    if (const formats::Part* part = find_part(layer, role)) {
       PARFAIT_TRY(KeptTensor kept, mover.move(*part));
       out.push_back(std::move(kept));
     }
