@@ -49,10 +49,12 @@ class Planner {
         PARFAIT_CHECK_OK(add_layer(i));
       }
     }
-    if (gguf())
+    if (gguf()) {
       gguf_keys();
-    else
+    } else {
       safetensors_metadata();
+      order_units();
+    }
     plan_.notes.insert(plan_.notes.begin(), plan_.items.notes.begin(), plan_.items.notes.end());
     return std::move(plan_);
   }
@@ -284,6 +286,14 @@ class Planner {
     unit.count = plan_.tensors.size() - unit.first;
     for (std::size_t i = unit.first; i < plan_.tensors.size(); ++i)
       unit.bytes += plan_.tensors[i].bytes;
+  }
+
+  // Output places tensors of whole 64-byte lines first, so a reader of the file meets them first.
+  // In that order from the start, converting the file again gives the same order.
+  void order_units() {
+    std::ranges::stable_sort(plan_.units, {}, [&](const Unit& unit) {
+      return unit.count > 0 && plan_.tensors[unit.first].bytes % 64 != 0;
+    });
   }
 
   // --- What stands in the header besides ---

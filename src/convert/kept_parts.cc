@@ -25,8 +25,9 @@ Follows follows(const Layer& layer, const formats::Part& part) {
   if (part.role == "weight" || part.role == "bias" || part.role == "weight_s_channel" ||
       part.role == "weight_s_rel")
     return Follows::rows;
-  if (part.role == "weight_correction" || folder == "awq_w4a16") return Follows::columns;
+  if (part.role == "weight_correction" || part.role == "weight_zeros") return Follows::columns;
   if (part.role != "weight_scale") return Follows::nothing;
+  if (folder == "awq_w4a16") return Follows::columns;
   if (folder == "nvfp4" || folder == "mxfp8") return Follows::blocks;
   if (folder == "convrot_w4a4") return Follows::rows;
   return folder == "int8_tensorwise" && values == layer.rows ? Follows::rows : Follows::nothing;
@@ -236,8 +237,13 @@ Result<std::vector<KeptTensor>> kept_parts(const formats::Checkpoint& source, co
   const Mover mover(source, item);
   const Layer& layer = *item.segments.front().layer;
   std::vector<KeptTensor> out;
-  for (const formats::PartSpec& spec : layer.format->parts) {
-    if (const formats::Part* part = find_part(layer, spec.role)) {
+  // The bias behind what the format has, as where a layer is encoded.
+  std::vector<std::string_view> roles;
+  for (const formats::PartSpec& spec : layer.format->parts)
+    if (spec.role != "bias") roles.push_back(spec.role);
+  roles.push_back("bias");
+  for (const std::string_view role : roles) {
+    if (const formats::Part* part = find_part(layer, role)) {
       PARFAIT_TRY(KeptTensor kept, mover.move(*part));
       out.push_back(std::move(kept));
     }
