@@ -7,7 +7,7 @@
 #include <map>
 
 #include "cli/table.h"
-#include "parfait/parfait.h"
+#include "parfait/text.h"
 
 namespace parfait::cli {
 namespace {
