@@ -51,10 +51,8 @@ void print_way(Output& out, const RepairPlan& plan) {
     if (file.way == RepairWay::nothing) continue;
     const std::string name = printable(file.path, 1000);
     if (file.way == RepairWay::in_place)
-      out.print(
-          "{}: can be mended in place; {} of it are written over, the weights stay where they "
-          "are\n",
-          name, bytes_text(file.bytes_to_write));
+      out.print("{}: can be mended in place, by writing {} of it\n", name,
+                bytes_text(file.bytes_to_write));
     else
       out.print("{}: needs a new file of {}: {}\n", name, bytes_text(file.bytes_to_write),
                 file.why);

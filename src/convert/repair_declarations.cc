@@ -72,8 +72,10 @@ class Mender {
     of_owner_.resize(owners_.all().size());
     for (std::size_t i = 0; i < declared_.size(); ++i) resolve(i);
     for (std::size_t i = 0; i < owners_.all().size(); ++i) settle(i);
-    for (const Declared& declared : declared_)
-      if (declared.marker) write_marker(declared);
+    // Those that go first, so that their names are free.
+    for (const auto fate : {Declared::Fate::removed, Declared::Fate::kept})
+      for (const Declared& declared : declared_)
+        if (declared.marker && declared.fate == fate) write_marker(declared);
     for (std::uint32_t shard = 0; shard < tables_.size(); ++shard) write_table(shard);
     remove_file_wide();
     return Done{};

@@ -3,9 +3,12 @@
 #include "convert/repair.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <csignal>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -294,6 +297,49 @@ TEST_F(RepairTest, AKillAtAnyStepIsFinishedLater) {
     EXPECT_EQ(read_all(path), read_all(good)) << stop;
   }
   ADD_FAILURE() << "the repair never ended";
+}
+
+// The file may not grow: what was begun is taken back.
+TEST_F(RepairTest, ADiskThatIsFullLeavesTheFileAsItWas) {
+  TestFile file;
+  file.codes("a.weight", DType::i8, {1024, 1024});
+  file.floats("a.weight_scale", DType::f32, {1024, 1}, 0.5f);
+  file.marker("a", R"({"convrot": true, "convrot_groupsize": 256})");
+  const auto bytes = file.bytes();
+  const auto path = folder_.write("full.safetensors", bytes);
+  const RepairPlan first = plan(path);
+  ASSERT_EQ(first.files()[0].way, RepairWay::in_place);
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{bytes.size(), bytes.size()};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    ::_exit(carry_out_repair(first, {}).ok() ? 0 : 7);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 7);
+  EXPECT_EQ(read_all(path), bytes);
+  EXPECT_FALSE(std::filesystem::exists(path.string() + ".repair"));
+}
+
+// What comfy-kitchen wrote is as it should be, but for two that have rarer shapes on purpose.
+TEST_F(RepairTest, GoldenFilesNeedNothing) {
+  const std::filesystem::path folder = std::string(PARFAIT_SOURCE_DIR) + "/tests/golden/formats";
+  std::size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.ends_with(".safetensors") || name.find(".expected.") != std::string::npos) continue;
+    ++files;
+    const RepairPlan golden = plan(entry.path());
+    const bool rare =
+        name == "fp8_e4m3_full_precision.safetensors" || name == "int8_row_n.safetensors";
+    EXPECT_EQ(golden.changes().size(), rare ? 1u : 0u) << name;
+    EXPECT_TRUE(golden.remaining().empty()) << name;
+  }
+  EXPECT_GT(files, 20u);
 }
 
 TEST_F(RepairTest, AJournalOfAnotherFileIsRefused) {
