@@ -288,11 +288,15 @@ class Planner {
       unit.bytes += plan_.tensors[i].bytes;
   }
 
-  // Output places tensors of whole 64-byte lines first, so a reader of the file meets them first.
-  // In that order from the start, converting the file again gives the same order.
+  // Output places tensors of whole 64-byte lines first and the rest by element size, so a reader of
+  // the file meets the units' first tensors so. In that order from the start, converting the file
+  // again gives the same order.
   void order_units() {
-    std::ranges::stable_sort(plan_.units, {}, [&](const Unit& unit) {
-      return unit.count > 0 && plan_.tensors[unit.first].bytes % 64 != 0;
+    std::ranges::stable_sort(plan_.units, {}, [&](const Unit& unit) -> int {
+      if (unit.count == 0) return 0;
+      const PlannedTensor& tensor = plan_.tensors[unit.first];
+      if (tensor.bytes % 64 == 0) return 0;
+      return 500 - static_cast<int>(dtype_bits(tensor.declaration.dtype));
     });
   }
 
