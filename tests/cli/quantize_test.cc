@@ -81,8 +81,9 @@ TEST_F(QuantizeTest, A_recipes_first_rule_that_matches_counts) {
     for (const TensorInfo& other : made->tensors()) {
       if (other.name != tensor.name) continue;
       found = true;
-      if (other.dtype == tensor.dtype)
+      if (other.dtype == tensor.dtype) {
         EXPECT_EQ(*read_tensor(*made, other), *read_tensor(*source, tensor)) << tensor.name;
+      }
     }
     EXPECT_TRUE(found) << tensor.name;
   }
@@ -323,8 +324,12 @@ TEST_F(QuantizeTest, Presets_fit_their_families_and_can_be_read) {
     EXPECT_EQ(ended.json()["recipe"], name);
     for (const auto& layer : ended.json()["layers"]) {
       const std::string layer_name = layer["layer"];
-      if (contains(layer_name, kept)) EXPECT_TRUE(layer["kept"].get<bool>()) << layer_name;
-      if (contains(layer_name, quantised)) EXPECT_NE(layer["rule"].get<int>(), 0) << layer_name;
+      if (contains(layer_name, kept)) {
+        EXPECT_TRUE(layer["kept"].get<bool>()) << layer_name;
+      }
+      if (contains(layer_name, quantised)) {
+        EXPECT_NE(layer["rule"].get<int>(), 0) << layer_name;
+      }
     }
   }
 }
