@@ -81,15 +81,15 @@ TEST_F(QuantizeTest, A_recipes_first_rule_that_matches_counts) {
     for (const TensorInfo& other : made->tensors()) {
       if (other.name != tensor.name) continue;
       found = true;
-      if (other.dtype == tensor.dtype) {
-        EXPECT_EQ(*read_tensor(*made, other), *read_tensor(*source, tensor)) << tensor.name;
-      }
+      if (other.dtype != tensor.dtype) continue;
+      EXPECT_EQ(*read_tensor(*made, other), *read_tensor(*source, tensor)) << tensor.name;
     }
     EXPECT_TRUE(found) << tensor.name;
   }
   EXPECT_EQ(made->shards()[0].metadata[0].second, "a model");
   // The report's errors are those of the decoded file.
-  for (const auto& layer : ended.json()["report"]["layers"]) {
+  const nlohmann::json layers1 = ended.json()["report"]["layers"];
+  for (const auto& layer : layers1) {
     const std::string name = layer["layer"];
     const Layer a = *source->find(name), b = *made->find(name);
     std::vector<float> x(a.rows() * a.columns()), y(x.size());
@@ -106,7 +106,8 @@ TEST_F(QuantizeTest, A_recipes_first_rule_that_matches_counts) {
   // A layer that the format cannot hold is kept, and named with the reason.
   EXPECT_EQ(made->find("narrow")->format(), "bf16");
   bool told = false;
-  for (const auto& layer : ended.json()["plan"]["layers"])
+  const nlohmann::json layers2 = ended.json()["plan"]["layers"];
+  for (const auto& layer : layers2)
     if (layer["layer"] == "narrow")
       told = layer["kept"].get<bool>() && contains(layer["reason"], "100");
   EXPECT_TRUE(told) << ended.out;
@@ -153,10 +154,10 @@ TEST_F(QuantizeTest, Targets_are_met_from_below) {
     EXPECT_GE(made, before);
     before = made;
   }
-  const Ended size = quantize({"--recipe", rules, "--target-size", "90000"});
+  const Ended size = quantize({"--recipe", rules, "--target-size", "105000"});
   ASSERT_EQ(size.status, 0) << size.err;
-  EXPECT_LE(contents(out_).size(), 90000u);
-  EXPECT_GE(contents(out_).size(), 70000u);
+  EXPECT_LE(contents(out_).size(), 105000u);
+  EXPECT_GE(contents(out_).size(), 95000u);
   const Ended never = quantize({"--recipe", rules, "--target-bits", "2"});
   EXPECT_EQ(never.status, 2);
   EXPECT_TRUE(contains(never.err, "cannot be had")) << never.err;
@@ -322,14 +323,11 @@ TEST_F(QuantizeTest, Presets_fit_their_families_and_can_be_read) {
         parfait({"quantize", goldens + file + ".safetensors", "--dry-run", "--json"});
     ASSERT_EQ(ended.status, 0) << ended.err;
     EXPECT_EQ(ended.json()["recipe"], name);
-    for (const auto& layer : ended.json()["layers"]) {
+    const nlohmann::json layers3 = ended.json()["layers"];
+    for (const auto& layer : layers3) {
       const std::string layer_name = layer["layer"];
-      if (contains(layer_name, kept)) {
-        EXPECT_TRUE(layer["kept"].get<bool>()) << layer_name;
-      }
-      if (contains(layer_name, quantised)) {
-        EXPECT_NE(layer["rule"].get<int>(), 0) << layer_name;
-      }
+      EXPECT_TRUE(layer["kept"].get<bool>() || !contains(layer_name, kept)) << layer_name;
+      EXPECT_TRUE(layer["rule"].get<int>() != 0 || !contains(layer_name, quantised)) << layer_name;
     }
   }
 }
@@ -355,7 +353,8 @@ TEST_F(QuantizeTest, Best_is_better_and_inputs_are_used) {
   const Ended calibrated = quantize(best);
   ASSERT_EQ(calibrated.status, 0) << calibrated.err;
   EXPECT_TRUE(contains(calibrated.err, "nobody")) << calibrated.err;
-  for (const auto& layer : calibrated.json()["report"]["layers"])
+  const nlohmann::json layers4 = calibrated.json()["report"]["layers"];
+  for (const auto& layer : layers4)
     EXPECT_EQ(layer["calibrated"].get<bool>(), layer["layer"] == "blocks.0.mlp.fc1");
   EXPECT_EQ(quantize({"--quality", "best", "--like", "kitchen-bf16"}).status, 2);
 }
