@@ -16,7 +16,7 @@ std::vector<float> velocity(const std::string& path, const models::Golden& io,
   const ImageSize size{4, 8};
   auto prepared = model.prepare(*loaded.run, io.matrix(text), size);
   if (!prepared.ok()) throw std::runtime_error(prepared.error().message);
-  Buffer x(8, columns, DType::f32), y(8, columns, DType::f32);
+  models::Buffer x(8, columns, DType::f32), y(8, columns, DType::f32);
   for (std::uint64_t i = 0; i < 8 * columns; ++i) x.floats()[i] = std::sin(static_cast<float>(i));
   const auto done = model.velocity(*loaded.run, **prepared, 0.7f, 1, x, y);
   if (!done.ok()) throw std::runtime_error(done.error().message);
