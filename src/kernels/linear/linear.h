@@ -88,7 +88,8 @@ struct QuantizedRows {
 };
 
 // Quantises rows [first, last) of x into out, which has been resized for all of x. rotate_group 0:
-// no rotation. Any row range may run on any thread.
+// no rotation. Any row range may run on any thread. scratch holds the last row as rotated
+// afterwards (convert/fast_rows.cc measures errors against it).
 struct QuantizeKernel {
   std::string_view name;  // "quantize.reference"
   Isa isa;
