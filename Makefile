@@ -1,7 +1,7 @@
 # Two commands are enough on a fresh Debian 12 machine: `make demo` and `make test`.
 JOBS ?= $(shell nproc)
 # Seconds that each fuzzing entry runs for in `make test`.
-FUZZ_SECONDS ?= 20
+FUZZ_SECONDS ?= 10
 PARFAIT := build/release/parfait
 EXAMPLE := examples/minilm/minilm_mixed.safetensors
 

@@ -29,7 +29,7 @@ endfunction()
 function(parfait_test name)
   cmake_parse_arguments(ARG "" "" "SOURCES;OBJECTS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
-  set_target_properties(${name} PROPERTIES PARFAIT_TEST ON)
+  set_target_properties(${name} PROPERTIES PARFAIT_USES_LIBRARY ON)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src
                                              ${CMAKE_SOURCE_DIR}/tests)
   target_compile_definitions(${name} PRIVATE PARFAIT_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
