@@ -53,7 +53,7 @@ constexpr std::uint64_t panels_at_once = 512;     // between two calls of the ca
 constexpr std::uint64_t compare_bytes = 1 << 20;
 
 struct Pair {
-  const Unit *a = nullptr, *b = nullptr;
+  const ComparedUnit *a = nullptr, *b = nullptr;
 };
 
 class Verifier {
@@ -94,7 +94,7 @@ class Verifier {
     return error.limit > 0 ? error.relative_l2 / error.limit : infinite;
   }
 
-  bool wanted(const Unit& unit) const {
+  bool wanted(const ComparedUnit& unit) const {
     return glob_match(options_.pattern, unit.name) ||
            glob_match(options_.pattern, bare_name(unit.name));
   }
@@ -109,7 +109,7 @@ class Verifier {
     }
     std::vector<char> taken(units_b_.size());
     std::vector<Pair> all;
-    for (const Unit& unit : units_a_) {
+    for (const ComparedUnit& unit : units_a_) {
       const auto it = exact.find(unit.tensor->name);
       all.push_back({&unit, it == exact.end() ? nullptr : &units_b_[it->second]});
       if (it != exact.end()) taken[it->second] = 1;
@@ -131,7 +131,7 @@ class Verifier {
 
   Error no_match() const {
     std::vector<std::string_view> names;
-    for (const Unit& unit : units_a_) names.push_back(unit.name);
+    for (const ComparedUnit& unit : units_a_) names.push_back(unit.name);
     const std::string nearest = nearest_name(options_.pattern, names);
     return make_error(
         ErrorCode::layer_not_found, "no layer or tensor of either file matches {}{}",
@@ -161,7 +161,7 @@ class Verifier {
 
   Result<LayerError> compare(const Pair& pair) {
     LayerError error;
-    const Unit& first = pair.a ? *pair.a : *pair.b;
+    const ComparedUnit& first = pair.a ? *pair.a : *pair.b;
     error.name = first.name;
     if (pair.a) error.a = pair.a->format(), error.a_shape = shape_text(pair.a->shape);
     if (pair.b) error.b = pair.b->format(), error.b_shape = shape_text(pair.b->shape);
@@ -171,7 +171,7 @@ class Verifier {
       PARFAIT_CHECK_OK(advance("", bytes));
       return error;
     }
-    const Unit &a = *pair.a, &b = *pair.b;
+    const ComparedUnit &a = *pair.a, &b = *pair.b;
     if (b.name != a.name) error.b_name = b.name;
     error.limit = limit_of(pair);
     if (a.shape != b.shape || !is_comparable(a, b)) {
@@ -202,19 +202,20 @@ class Verifier {
     return error;
   }
 
-  static bool is_comparable(const Unit& a, const Unit& b) {
+  static bool is_comparable(const ComparedUnit& a, const ComparedUnit& b) {
     if (a.is_opaque() || b.is_opaque())
       return a.tensor->dtype == b.tensor->dtype && !a.layer && !b.layer;
     return (!a.layer && !b.layer) || (a.is_float() && b.is_float());
   }
 
-  static void drop(const formats::Checkpoint& file, const Unit& unit) {
+  static void drop(const formats::Checkpoint& file, const ComparedUnit& unit) {
     if (!unit.layer) return file.index->drop(*unit.tensor);
     for (const formats::Part& part : unit.layer->parts) file.index->drop(*part.tensor);
   }
 
   // Whether both are the same bytes and mean the same, so that nothing need be decoded.
-  bool is_same(const Unit& a, const Unit& b, const UnitData& data_a, const UnitData& data_b) {
+  bool is_same(const ComparedUnit& a, const ComparedUnit& b, const UnitData& data_a,
+               const UnitData& data_b) {
     if (!a.layer && !b.layer)
       return a.tensor->dtype == b.tensor->dtype && same_bytes(data_a.bytes(), data_b.bytes());
     if (!a.layer || !b.layer || a.layer->format != b.layer->format ||
@@ -248,9 +249,9 @@ class Verifier {
   }
 
   // Panels of rows, of whichever of the two is a layer. Sums are joined in the panels' order.
-  Result<ValueErrors> panels(const Unit& a, const Unit& b, const UnitData& data_a,
+  Result<ValueErrors> panels(const ComparedUnit& a, const ComparedUnit& b, const UnitData& data_a,
                              const UnitData& data_b, std::uint64_t bytes) {
-    const Unit& shaped = a.layer ? a : b;
+    const ComparedUnit& shaped = a.layer ? a : b;
     const std::uint64_t rows = shaped.rows, columns = shaped.columns;
     const std::uint64_t panel = std::clamp<std::uint64_t>(
         panel_values / std::max<std::uint64_t>(columns, 1), 1, std::max<std::uint64_t>(rows, 1));
@@ -282,7 +283,8 @@ class Verifier {
   }
 
   // Integers, doubles, and bytes that are not looked into.
-  Result<ValueErrors> numbers(const Unit& a, const UnitData& data_a, const UnitData& data_b) {
+  Result<ValueErrors> numbers(const ComparedUnit& a, const UnitData& data_a,
+                              const UnitData& data_b) {
     const std::uint64_t count =
         a.is_opaque() ? data_a.bytes().size() : checked_product(a.shape).value_or(0);
     ValueErrors sums;
@@ -296,7 +298,7 @@ class Verifier {
 
   const formats::Checkpoint &a_, &b_;
   const VerifyOptions& options_;
-  const std::vector<Unit> units_a_, units_b_;
+  const std::vector<ComparedUnit> units_a_, units_b_;
   runtime::Threads threads_;
   std::vector<std::vector<float>> scratch_;  // by thread
   std::vector<ValueErrors> sums_;            // by panel

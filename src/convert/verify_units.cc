@@ -28,8 +28,8 @@ std::vector<std::uint64_t> decoded_shape(const formats::Layer& layer) {
   return {layer.rows, layer.columns};
 }
 
-Unit unit_of(const TensorInfo& tensor) {
-  Unit unit;
+ComparedUnit unit_of(const TensorInfo& tensor) {
+  ComparedUnit unit;
   unit.tensor = &tensor;
   unit.name = tensor.name;
   unit.shape.assign(tensor.shape.begin(), tensor.shape.end());
@@ -59,17 +59,19 @@ double integer_at(ByteSpan bytes, std::uint64_t i) {
 
 }  // namespace
 
-std::string_view Unit::format() const {
+std::string_view ComparedUnit::format() const {
   return layer ? layer->format->name : dtype_name(tensor->dtype);
 }
 
-bool Unit::is_plain() const { return !layer || layer->format->folder == "plain"; }
+bool ComparedUnit::is_plain() const { return !layer || layer->format->folder == "plain"; }
 
-std::uint64_t Unit::stored_bytes() const { return layer ? layer->stored_bytes() : tensor->bytes; }
+std::uint64_t ComparedUnit::stored_bytes() const {
+  return layer ? layer->stored_bytes() : tensor->bytes;
+}
 
-bool Unit::is_float() const { return layer || is_float_dtype(tensor->dtype); }
+bool ComparedUnit::is_float() const { return layer || is_float_dtype(tensor->dtype); }
 
-bool Unit::is_opaque() const {
+bool ComparedUnit::is_opaque() const {
   if (layer) return false;
   switch (tensor->dtype) {
     case DType::f4:
@@ -84,10 +86,10 @@ bool Unit::is_opaque() const {
   }
 }
 
-std::vector<Unit> units_of(const formats::Checkpoint& checkpoint) {
-  std::vector<Unit> units;
+std::vector<ComparedUnit> units_of(const formats::Checkpoint& checkpoint) {
+  std::vector<ComparedUnit> units;
   for (const formats::Layer& layer : checkpoint.layers) {
-    Unit unit;
+    ComparedUnit unit;
     unit.layer = &layer;
     unit.tensor = layer.part("weight");
     unit.name = layer.name;
@@ -99,7 +101,7 @@ std::vector<Unit> units_of(const formats::Checkpoint& checkpoint) {
   }
   for (const TensorInfo* tensor : checkpoint.plain_tensors)
     if (!is_declaration(tensor->name)) units.push_back(unit_of(*tensor));
-  std::ranges::sort(units, {}, [](const Unit& unit) {
+  std::ranges::sort(units, {}, [](const ComparedUnit& unit) {
     return std::tuple(unit.tensor->shard, unit.tensor->offset, unit.tensor->name);
   });
   return units;
@@ -111,7 +113,7 @@ std::string_view bare_name(std::string_view name) {
   return name;
 }
 
-Result<UnitData> UnitData::read(const formats::Checkpoint& checkpoint, const Unit& unit) {
+Result<UnitData> UnitData::read(const formats::Checkpoint& checkpoint, const ComparedUnit& unit) {
   UnitData data;
   data.unit_ = &unit;
   if (!unit.layer) {

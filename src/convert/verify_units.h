@@ -11,7 +11,7 @@
 
 namespace parfait::convert {
 
-struct Unit {
+struct ComparedUnit {
   const formats::Layer* layer = nullptr;  // a layer's weight; else a tensor
   const TensorInfo* tensor = nullptr;     // the weight's, or itself
   std::string_view name;                  // of the layer, or of the tensor
@@ -27,7 +27,7 @@ struct Unit {
 };
 
 // In file order. Companions of weights (scales, codebooks) and declarations are no units.
-std::vector<Unit> units_of(const formats::Checkpoint& checkpoint);
+std::vector<ComparedUnit> units_of(const formats::Checkpoint& checkpoint);
 
 // A name without ComfyUI's prefix of whole models, "model.diffusion_model.".
 std::string_view bare_name(std::string_view name);
@@ -35,7 +35,7 @@ std::string_view bare_name(std::string_view name);
 // A unit's data at hand. Its functions may be called from several threads at once.
 class UnitData {
  public:
-  static Result<UnitData> read(const formats::Checkpoint& checkpoint, const Unit& unit);
+  static Result<UnitData> read(const formats::Checkpoint& checkpoint, const ComparedUnit& unit);
   // Rows as floats; what a layer computes with, so that pre_quant_scale counts as the weight's.
   void decode(std::uint64_t first_row, std::uint64_t rows, float* out) const;
   // A value of a tensor that is no layer; a byte of it where its dtype is_opaque().
@@ -44,7 +44,7 @@ class UnitData {
   ByteSpan bytes() const { return bytes_; }
 
  private:
-  const Unit* unit_ = nullptr;
+  const ComparedUnit* unit_ = nullptr;
   formats::LayerData data_;  // of a layer
   std::vector<std::byte> scratch_;
   ByteSpan bytes_;                     // of a tensor
