@@ -32,7 +32,7 @@ test-asan test-tsan: test-%: setup
 
 fuzz: setup
 	@cmake --preset fuzz >build/configure-fuzz.log 2>&1 || { cat build/configure-fuzz.log; exit 1; }
-	@cmake --build --preset fuzz --parallel $(JOBS)
+	@cmake --build --preset fuzz --parallel $(JOBS) --target fuzz_container fuzz_index fuzz_markers
 	fuzz/run.sh build/fuzz $(FUZZ_SECONDS)
 
 # Headers first, then the linear layers and attention beside the peers that are found. BENCH adds
