@@ -54,6 +54,7 @@ struct Packing {
   std::string kernel, shape;
   std::uint64_t bytes = 0;
   double seconds = 0;
+  double copy_seconds = 0;  // to copy as many bytes in memory, in turn with packing
 };
 
 struct Attention {

@@ -60,10 +60,10 @@ def table(result):
     if result.get("packing"):
         rates = {}
         for p in result["packing"]:
-            rates.setdefault(p["kernel"], []).append(p["bytes"] / p["seconds"] / 1e9)
-        lines += ["", "Packing at load, GB/s of packed bytes (share of the copy bandwidth), lowest to highest of the shapes: " +
-                  "; ".join(f"{k} {min(r):.1f} to {max(r):.1f} ({100 * min(r) / peaks['copy_gbs']:.0f} to "
-                            f"{100 * max(r) / peaks['copy_gbs']:.0f} %)" for k, r in rates.items()) + "."]
+            rates.setdefault(p["kernel"], []).append((p["bytes"] / p["seconds"] / 1e9, 100 * p["copy_seconds"] / p["seconds"]))
+        lines += ["", "Packing at load, GB/s of packed bytes (share of the speed of a copy of as many, in turn with it), lowest to highest: " +
+                  "; ".join(f"{k} {min(r)[0]:.1f} to {max(r)[0]:.1f} ({min(s for _, s in r):.0f} to "
+                            f"{max(s for _, s in r):.0f} %)" for k, r in rates.items()) + "."]
     for a in result.get("attention", []):
         lines += ["", f"Attention, {a['what']}, {a['queries']} queries, {a['keys']} keys, {a['heads']} heads × {a['head_size']}: "
                   f"{a['seconds'] * 1e3:.0f} ms, {a['gflops']:.0f} GFLOP/s, {100 * a['gflops'] / a['peak_gflops']:.0f} % of the bf16 peak."]

@@ -220,6 +220,7 @@ void widen_w6a8(const PackedWeight& w, const std::byte* panel, std::byte* out) {
 using P = Panel<lanes>;
 using avx512::Int4Change;
 using avx512::Int8Change;
+using avx512::pack_codes;
 using avx512::pack_steps;
 // In this order.
 #include "kernels/linear/panel_pack.inc"

@@ -51,6 +51,8 @@ constexpr std::uint8_t int8_flip = 0;
 // In this order.
 #include "kernels/linear/panel_steps.inc"
 // then
+#include "kernels/linear/panel_codes.inc"
+// then
 #include "kernels/linear/panel_pack.inc"
 // then
 #include "kernels/linear/panel_views.inc"
