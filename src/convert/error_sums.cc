@@ -1,11 +1,15 @@
 #include "convert/error_sums.h"
 
 #include <cmath>
+#include <cstring>
 
 namespace parfait::convert {
 namespace {
 
 constexpr std::size_t lanes = 16;
+// Compilers shuffle an array of lanes between registers at each step, at five times the cost of the
+// sums. Four of these they keep where they are; each lane's operations stay the same.
+using Quarter = float __attribute__((vector_size(16)));
 // Values that partial sums in float are kept for.
 constexpr std::size_t run = 4096;
 
@@ -13,10 +17,16 @@ double squares(const float* values, std::size_t count) {
   double sum = 0;
   for (std::size_t begin = 0; begin < count; begin += run) {
     const std::size_t end = std::min(begin + run, count);
-    float partial[lanes] = {};
+    Quarter sums[4] = {};
     std::size_t i = begin;
     for (; i + lanes <= end; i += lanes)
-      for (std::size_t l = 0; l < lanes; ++l) partial[l] += values[i + l] * values[i + l];
+      for (std::size_t q = 0; q < 4; ++q) {
+        Quarter x;
+        std::memcpy(&x, values + i + 4 * q, sizeof(x));
+        sums[q] += x * x;
+      }
+    float partial[lanes];
+    std::memcpy(partial, sums, sizeof(partial));
     for (std::size_t l = 0; i < end; ++i, ++l) partial[l] += values[i] * values[i];
     double all = 0;
     for (const float one : partial) all += one;

@@ -5,7 +5,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <future>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -20,6 +25,14 @@ std::string reason() { return std::generic_category().message(errno); }
 
 // Journals are short lines; what is longer is not one.
 constexpr std::uint64_t max_journal_bytes = std::uint64_t{64} << 20;
+
+// How much work a loss of power may cost. Coarse, so that the disk is seldom waited for.
+constexpr std::uint64_t sync_bytes = std::uint64_t{256} << 20;
+constexpr std::chrono::seconds sync_time{5};
+
+constexpr std::string_view boot_key = "#boot ", synced_key = "#synced ";
+
+using Clock = std::chrono::steady_clock;
 
 std::vector<std::string> read_lines(const std::filesystem::path& path) {
   std::vector<std::string> lines;
@@ -40,6 +53,36 @@ std::vector<std::string> read_lines(const std::filesystem::path& path) {
   return lines;
 }
 
+// Another at each start of the machine; empty where the system does not tell.
+std::string boot_id() {
+  const std::vector<std::string> lines = read_lines("/proc/sys/kernel/random/boot_id");
+  return lines.empty() ? "" : lines[0];
+}
+
+// What may be believed of a journal whose first line was read already.
+struct Believed {
+  std::vector<std::string> lines;
+  std::size_t synced = 0;
+};
+
+Believed believe(std::span<const std::string> journal, const std::string& boot) {
+  Believed found;
+  bool same_boot = false;
+  for (const std::string& line : journal) {
+    if (line.starts_with(boot_key)) {
+      same_boot = !boot.empty() && line.substr(boot_key.size()) == boot;
+    } else if (line.starts_with(synced_key)) {
+      std::size_t count = 0;
+      std::from_chars(line.data() + synced_key.size(), line.data() + line.size(), count);
+      found.synced = std::min(count, found.lines.size());
+    } else {
+      found.lines.push_back(line);
+    }
+  }
+  if (!same_boot) found.lines.resize(found.synced);
+  return found;
+}
+
 }  // namespace
 
 struct PartFile::State {
@@ -51,7 +94,15 @@ struct PartFile::State {
   bool kept = false;
   std::optional<mode_t> old_mode;
 
+  std::atomic<std::uint64_t> unsynced{0};  // bytes written since a sync was begun
+  std::size_t recorded = 0;                // lines
+  std::size_t syncing_lines = 0;           // that the running sync is about
+  Clock::time_point last_sync = Clock::now();
+  std::future<int> syncing;  // errno, or 0
+
   ~State() {
+    if (fd >= 0 && kept) (void)sync_recorded();
+    if (syncing.valid()) syncing.wait();  // it uses fd
     if (fd >= 0 && !kept) {
       ::unlink(partial.c_str());
       ::unlink(journal_path.c_str());
@@ -61,6 +112,49 @@ struct PartFile::State {
   }
   Error failure(const std::string& what) const {
     return Error{ErrorCode::file_write, fmt::format("{}: {}: {}", name, what, reason())};
+  }
+
+  Result<Done> append(const std::string& line) {
+    const std::string text = line + '\n';
+    ssize_t done = 0;
+    do done = ::write(journal_fd, text.data(), text.size());
+    while (done < 0 && errno == EINTR);
+    if (done != static_cast<ssize_t>(text.size())) return failure("its journal cannot be written");
+    return Done{};
+  }
+
+  // An error of writing to the disk is told once only, so this must not be missed: finish() would
+  // not hear of it again.
+  Result<Done> end_sync() {
+    errno = syncing.get();
+    if (errno != 0) return failure("cannot be written out");
+    return append(fmt::format("{}{}", synced_key, syncing_lines));
+  }
+
+  // Ends a sync that has run to its end, and begins one where it is time.
+  Result<Done> sync_at_times() {
+    if (syncing.valid()) {
+      if (syncing.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return Done{};
+      PARFAIT_CHECK_OK(end_sync());
+    }
+    const Clock::time_point now = Clock::now();
+    if (unsynced < sync_bytes && now - last_sync < sync_time) return Done{};
+    last_sync = now;
+    unsynced = 0;
+    syncing_lines = recorded;
+    const auto sync = [descriptor = fd] { return ::fdatasync(descriptor) == 0 ? 0 : errno; };
+    try {
+      syncing = std::async(std::launch::async, sync);
+    } catch (const std::system_error&) {  // no thread is to be had
+      syncing = std::async(std::launch::deferred, sync);
+    }
+    return Done{};
+  }
+
+  Result<Done> sync_recorded() {
+    if (syncing.valid()) PARFAIT_CHECK_OK(end_sync());
+    if (::fdatasync(fd) != 0) return failure("cannot be written out");
+    return append(fmt::format("{}{}", synced_key, recorded));
   }
 };
 
@@ -101,10 +195,14 @@ Result<PartFile> PartFile::create(const std::filesystem::path& target, std::uint
   std::vector<std::string> lines;
   if (start == Start::resume && static_cast<std::uint64_t>(status.st_size) == bytes)
     lines = read_lines(file.journal_path);
+  const std::string boot = boot_id();
+  Believed believed;
   if (!lines.empty() && lines.front() == fingerprint) {
-    file.journal.assign(lines.begin() + 1, lines.end());
-  } else if (::ftruncate(fd, 0) != 0) {
-    return file.failure("cannot be emptied");
+    believed = believe(std::span(lines).subspan(1), boot);
+  } else {
+    // The journal goes first, and from the disk: it must not be found beside an emptied file.
+    if (::unlink(file.journal_path.c_str()) == 0) sync_folder(file.journal_path);
+    if (::ftruncate(fd, 0) != 0) return file.failure("cannot be emptied");
   }
   if (file.old_mode) ::fchmod(fd, *file.old_mode);
 
@@ -121,14 +219,21 @@ Result<PartFile> PartFile::create(const std::filesystem::path& target, std::uint
                            O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0666);
   if (file.journal_fd < 0) return file.failure("its journal cannot be created");
   PartFile result(std::move(state));
-  PARFAIT_CHECK_OK(result.record(fingerprint));
-  for (const std::string& line : result.journal()) PARFAIT_CHECK_OK(result.record(line));
+  State& made = *result.state_;
+  made.journal = std::move(believed.lines);
+  made.recorded = made.journal.size();
+  PARFAIT_CHECK_OK(made.append(fingerprint));
+  PARFAIT_CHECK_OK(made.append(fmt::format("{}{}", boot_key, boot)));
+  for (const std::string& line : made.journal) PARFAIT_CHECK_OK(made.append(line));
+  if (believed.synced > 0)
+    PARFAIT_CHECK_OK(made.append(fmt::format("{}{}", synced_key, believed.synced)));
   return result;
 }
 
 const std::vector<std::string>& PartFile::journal() const { return state_->journal; }
 
 Result<Done> PartFile::write_at(std::uint64_t offset, ByteSpan bytes) {
+  state_->unsynced.fetch_add(bytes.size(), std::memory_order_relaxed);
   while (!bytes.empty()) {
     const ssize_t done =
         ::pwrite(state_->fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
@@ -154,19 +259,16 @@ Result<Done> PartFile::read_at(std::uint64_t offset, std::span<std::byte> bytes)
 }
 
 Result<Done> PartFile::record(const std::string& line) {
-  const std::string text = line + '\n';
-  ssize_t done = 0;
-  do done = ::write(state_->journal_fd, text.data(), text.size());
-  while (done < 0 && errno == EINTR);
-  if (done != static_cast<ssize_t>(text.size()))
-    return state_->failure("its journal cannot be written");
-  return Done{};
+  PARFAIT_CHECK_OK(state_->append(line));
+  ++state_->recorded;
+  return state_->sync_at_times();
 }
 
 void PartFile::keep() { state_->kept = true; }
 
 Result<Done> PartFile::finish() {
   State& file = *state_;
+  if (file.syncing.valid()) PARFAIT_CHECK_OK(file.end_sync());
   if (::fsync(file.fd) != 0) return file.failure("cannot be written out");
   if (::rename(file.partial.c_str(), file.target.c_str()) != 0)
     return file.failure("cannot be put in place");

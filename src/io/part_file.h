@@ -5,6 +5,12 @@
 // finish() is never called, both are removed, unless keep() was called: then a later create() with
 // Start::resume and the same fingerprint goes on from there. A process that is killed leaves both,
 // and the target untouched. write_at may be called from several threads at once.
+//
+// The journal runs ahead of the disk: a line says that bytes were written, which the system keeps
+// when the process is killed, but not when the machine loses its power. So the journal also has the
+// boot that it was written in (#boot) and how many of its lines were on the disk at some moment
+// (#synced, after an fdatasync every 256 MB or 5 s, in the background). After another boot only
+// those count.
 #ifndef PARFAIT_IO_PART_FILE_H_
 #define PARFAIT_IO_PART_FILE_H_
 
@@ -31,7 +37,8 @@ class PartFile {
   const std::vector<std::string>& journal() const;
   Result<Done> write_at(std::uint64_t offset, ByteSpan bytes);
   Result<Done> read_at(std::uint64_t offset, std::span<std::byte> bytes) const;
-  // Adds a line (of no line breaks) to the journal: all that it speaks of has been written.
+  // Adds a line (of no line breaks, not beginning with #) to the journal: all that it speaks of has
+  // been written. From one thread at a time.
   Result<Done> record(const std::string& line);
   void keep();
   // Syncs and renames; the journal is removed.

@@ -110,7 +110,40 @@ TEST_F(PartFileTest, a_line_that_was_cut_short_says_nothing) {
     ASSERT_TRUE(file->record("three").ok());
     file->keep();
   }
-  EXPECT_EQ(contents(journal_), "work 1\none\ntwo\nthree\n");
+  auto file = PartFile::create(target_, 10, "work 1", PartFile::Start::resume);
+  ASSERT_TRUE(file.ok());
+  EXPECT_EQ(file->journal(), (std::vector<std::string>{"one", "two", "three"}));
+}
+
+// A journal as it is after the machine lost its power: of another boot.
+TEST_F(PartFileTest, after_another_boot_only_what_was_synced_counts) {
+  leave_behind();
+  EXPECT_NE(contents(journal_).find("\none\ntwo\n#synced 2\n"), std::string::npos)
+      << "what is kept is synced";
+  for (const auto& [text, believed] : std::vector<std::pair<std::string, std::vector<std::string>>>{
+           {"work 1\n#boot other\none\n#synced 1\ntwo\n", {"one"}},
+           {"work 1\n#boot other\none\ntwo\n", {}},
+           {"work 1\none\n", {}},
+           {"work 1\n#boot other\none\n#synced 1\ntwo\n#synced 2\n", {"one", "two"}},
+           {"work 1\n#boot other\none\n#synced 99\n", {"one"}},
+           {"work 1\n#boot other\none\n#synced x\n", {}}}) {
+    leave_behind();
+    { std::ofstream(journal_, std::ios::trunc) << text; }
+    auto file = PartFile::create(target_, 10, "work 1", PartFile::Start::resume);
+    ASSERT_TRUE(file.ok());
+    EXPECT_EQ(file->journal(), believed) << text;
+    file->keep();
+  }
+}
+
+TEST_F(PartFileTest, a_second_loss_of_power_forgets_nothing_that_was_synced) {
+  leave_behind();
+  { std::ofstream(journal_, std::ios::trunc) << "work 1\n#boot other\none\n#synced 1\ntwo\n"; }
+  auto file = PartFile::create(target_, 10, "work 1", PartFile::Start::resume);
+  ASSERT_TRUE(file.ok());
+  const std::string text = contents(journal_);
+  EXPECT_NE(text.find("one\n#synced 1\n"), std::string::npos) << text;
+  EXPECT_EQ(text.find("two"), std::string::npos) << text;
 }
 
 TEST_F(PartFileTest, no_room_is_found_at_once) {

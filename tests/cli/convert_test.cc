@@ -171,7 +171,7 @@ TEST_F(ConvertTest, AKilledRunIsResumed) {
   };
   {
     Running running(command(out, {}));
-    wait_for_journal(out + ".partial.journal", 3);
+    wait_for_journal(out + ".partial.journal", 4);
     running.send(SIGKILL);
     EXPECT_EQ(running.wait().status, 128 + SIGKILL);
   }
@@ -191,7 +191,7 @@ TEST_F(ConvertTest, CtrlCLeavesNothing) {
   const std::string source = folder_.write("many.safetensors", many_layers().bytes()).string();
   const std::string out = path("out.safetensors");
   Running running({"convert", source, "-o", out, "--to", "asym_w4a8_int8", "--threads", "1"});
-  wait_for_journal(out + ".partial.journal", 2);
+  wait_for_journal(out + ".partial.journal", 3);
   running.send(SIGINT);
   const Ended ended = running.wait();
   EXPECT_EQ(ended.status, 128 + SIGINT);
