@@ -2,6 +2,9 @@
 
 #include <stdlib.h>
 #include <unistd.h>
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 
 #include <algorithm>
 #include <cerrno>
@@ -150,6 +153,15 @@ Picture sheet_of(const std::vector<Picture>& pictures) {
   return sheet;
 }
 
+// Under a bound, what the program lets go must leave it. By default the allocator keeps up to tens
+// of megabytes for the next call, more the larger the blocks that it has seen.
+void give_memory_back() {
+#if defined(__GLIBC__)
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);
+  mallopt(M_TRIM_THRESHOLD, 1 << 20);
+#endif
+}
+
 class Maker {
  public:
   Maker(Program& program, const Arguments& arguments) : program_(program), a_(arguments) {}
@@ -160,13 +172,16 @@ class Maker {
   int run() {
     total_ = a_.generate.prompts.size() * a_.generate.count;
     check_targets();
+    if (a_.max_memory) give_memory_back();
     PipelineOptions options;
     options.open = a_.open;
     options.plan = plan_options(a_.machine);
     options.threads = a_.threads;
     options.max_memory = a_.max_memory;
     const Pipeline pipeline = get(open_pipeline(a_.files, options));
-    const std::vector<PartInfo> parts = get(pipeline.parts(a_.generate));
+    GenerateOptions generate = a_.generate;
+    if (a_.preview) generate.previews = Previews::each_step;
+    const std::vector<PartInfo> parts = get(pipeline.parts(generate));
     if (!program_.json) print_parts(program_, parts);
     program_.out.flush();
     GenerateCallbacks callbacks;

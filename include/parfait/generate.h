@@ -79,6 +79,10 @@ struct PartInfo {
   bool streamed = false;
 };
 
+// Whether callbacks will be given a preview after each step: under max_memory, room for decoding
+// it beside the transformer is set aside.
+enum class Previews { none, each_step };
+
 struct GenerateOptions {
   std::vector<std::string> prompts = {};  // each gives `count` pictures
   std::string negative = {};
@@ -89,6 +93,7 @@ struct GenerateOptions {
   // velocity = n + guidance · (p − n) of prompt and negative prompt: twice the work where it is not
   // 1. A model that takes guidance as an input is given it as it is.
   double guidance = 1;
+  Previews previews = Previews::none;  // generate() knows it by its callbacks
 };
 
 struct GenerateProgress {

@@ -95,7 +95,8 @@ struct Loaded {
     return *plan.state()->checked.checkpoint().state();
   }
   void load(std::vector<Block> blocks, std::uint64_t max_bytes = all_memory) {
-    auto loaded = Weights::load(plan, std::move(blocks), {max_bytes, threads_, {}});
+    auto loaded =
+        Weights::load(plan, std::move(blocks), {.max_bytes = max_bytes, .threads = threads_});
     if (!loaded.ok()) throw std::runtime_error(loaded.error().message);
     weights = *std::move(loaded);
     run = std::make_unique<Run>(ops, weights.get(), nullptr);

@@ -12,6 +12,7 @@
 
 #include "models/matrix.h"
 #include "models/weights.h"
+#include "models/workplace.h"
 #include "parfait/generate.h"
 #include "runtime/ops.h"
 #include "runtime/ops_attention.h"

@@ -39,6 +39,7 @@ class Transformer {
   virtual std::string_view name() const = 0;  // "FLUX.2 (5 + 20 blocks, width 3072)"
   virtual TextNeeds text_needs() const = 0;
   virtual std::uint64_t latent_channels() const = 0;  // of the auto-encoder's latent image
+  // Block 0 always stays; then those that only prepare() needs; then a pass.
   virtual std::vector<Block> blocks() const = 0;
   // How many numbers torch would draw for this picture, and the rows made of them. size is that of
   // the latent image, height / 8 by width / 8.
@@ -50,9 +51,14 @@ class Transformer {
   virtual std::uint64_t default_steps() const = 0;
   // Whether guidance is an input of the model, and not the difference of two runs.
   virtual bool takes_guidance() const { return false; }
-  // Of activations, about, beside the weights.
-  virtual std::uint64_t working_bytes(std::uint64_t text_rows, ImageSize size,
-                                      DType dtype) const = 0;
+  // What is held beside the weights, counted before anything is loaded.
+  struct Working {
+    std::uint64_t conditioning = 0;  // by each of them, from prepare() on
+    std::uint64_t preparing = 0;     // by prepare(), beside them and its input
+    std::uint64_t pass = 0;          // by velocity(), beside them and its matrices
+  };
+  virtual Working working(const Workplace& place, std::uint64_t text_rows,
+                          ImageSize size) const = 0;
 
   virtual Result<std::unique_ptr<Conditioning>> prepare(Run& run, const ConstMatrix& text,
                                                         ImageSize size) = 0;

@@ -1,33 +1,14 @@
 #include "models/weights.h"
 
-#include <algorithm>
 #include <new>
-#include <optional>
 
 #include "base/result.h"
 #include "formats/format.h"
+#include "models/workplace.h"
 #include "plan/check_access.h"
 #include "plan/make_plan.h"
 
 namespace parfait::models {
-namespace {
-
-std::uint64_t bytes_of(const plan::State& plan, const Block& block) {
-  std::uint64_t bytes = 0;
-  for (const std::string& name : block.layers)
-    if (const auto it = plan.by_name.find(name); it != plan.by_name.end())
-      bytes += plan.layers[it->second].resident_bytes;
-  return bytes;
-}
-
-DType activation_dtype(const plan::State& plan) {
-  const auto is_exact = [](const LayerPlan& layer) {
-    return layer.kind != LayerKind::linear || layer.format == "f32" || layer.format == "f16";
-  };
-  return std::ranges::all_of(plan.layers, is_exact) ? DType::f32 : DType::bf16;
-}
-
-}  // namespace
 
 Result<Plan> plan_file(const std::filesystem::path& path, const OpenOptions& open,
                        const PlanOptions& options) {
@@ -44,56 +25,13 @@ Result<Plan> plan_file(const std::filesystem::path& path, const OpenOptions& ope
   return Plan(std::move(plan));
 }
 
-void add_layers(Block& block, std::initializer_list<const Linear*> linears) {
-  for (const Linear* linear : linears)
-    block.layers.insert(block.layers.end(), linear->layers.begin(), linear->layers.end());
-}
-
-Result<Residency> decide_residency(const Plan& plan, const std::vector<Block>& blocks,
-                                   std::uint64_t max_bytes) {
-  std::vector<std::uint64_t> bytes;
-  Residency residency;
-  for (const Block& block : blocks) {
-    bytes.push_back(bytes_of(*plan.state(), block));
-    residency.total_bytes += bytes.back();
-  }
-  residency.pinned.assign(blocks.size(), true);
-  residency.pinned_bytes = residency.total_bytes;
-  if (residency.total_bytes <= max_bytes) return residency;
-
-  // Two streamed blocks are held at once: the one in use, and the next.
-  const std::uint64_t largest =
-      blocks.size() < 2 ? 0 : *std::max_element(bytes.begin() + 1, bytes.end());
-  const std::uint64_t least = bytes[0] + 2 * largest;
-  if (blocks.size() < 4 || least > max_bytes)
-    return make_error(
-        ErrorCode::model_memory,
-        "{} of weights do not fit into the {} that remain for them: {} is the least that works "
-        "(what every step uses, and two blocks at a time), {} more",
-        bytes_text(residency.total_bytes), bytes_text(max_bytes),
-        bytes_text(std::min(least, residency.total_bytes)),
-        bytes_text(std::min(least, residency.total_bytes) - max_bytes));
-  residency.window_bytes = 2 * largest;
-  residency.pinned_bytes = bytes[0];
-  // Those that stay are spread evenly, so that each read has about as much arithmetic beside it.
-  const std::size_t streamable = blocks.size() - 1;
-  const std::uint64_t room = max_bytes - least;
-  const std::size_t keep = std::min<std::size_t>(
-      static_cast<std::size_t>(room / std::max<std::uint64_t>(largest, 1)), streamable);
-  for (std::size_t i = 0; i < streamable; ++i) {
-    const bool stays = (i + 1) * keep / streamable != i * keep / streamable;
-    residency.pinned[i + 1] = stays;
-    if (stays) residency.pinned_bytes += bytes[i + 1];
-  }
-  return residency;
-}
-
 Weights::Weights(const Plan& plan, std::vector<Block> blocks, Residency residency,
                  const WeightsOptions& options)
     : plan_(plan),
       blocks_(std::move(blocks)),
       residency_(std::move(residency)),
-      activation_(models::activation_dtype(*plan.state())),
+      threads_(options.threads),
+      activation_(models::activation_dtype(plan)),
       session_(nullptr, options.threads) {}
 
 Weights::~Weights() {
@@ -102,7 +40,7 @@ Weights::~Weights() {
 
 Result<std::unique_ptr<Weights>> Weights::load(const Plan& plan, std::vector<Block> blocks,
                                                const WeightsOptions& options) {
-  PARFAIT_TRY(Residency residency, decide_residency(plan, blocks, options.max_bytes));
+  PARFAIT_TRY(Residency residency, decide_residency(plan, blocks, options));
   LoadOptions load;
   load.threads = options.threads;
   load.progress = options.progress;
@@ -111,15 +49,19 @@ Result<std::unique_ptr<Weights>> Weights::load(const Plan& plan, std::vector<Blo
       load.layers.insert(load.layers.end(), blocks[i].layers.begin(), blocks[i].layers.end());
   std::unique_ptr<Weights> weights(
       new Weights(plan, std::move(blocks), std::move(residency), options));
-  PARFAIT_TRY(weights->pinned_, runtime::load(plan, load));
+  if (load.layers.empty()) {  // which would be all of them
+    weights->pinned_ = std::make_shared<runtime::Model>(plan);
+  } else {
+    PARFAIT_TRY(weights->pinned_, runtime::load(plan, load));
+  }
   weights->session_.use(weights->pinned_);
   weights->start_reading(0);
   return weights;
 }
 
-Result<Weights::ModelPtr> Weights::read_block(std::size_t block) const {
+Result<Weights::ModelPtr> Weights::read_block(std::size_t block, unsigned threads) const {
   LoadOptions load;
-  load.threads = 1;  // the other threads compute
+  load.threads = threads;
   load.layers = blocks_[block].layers;
   try {
     return runtime::load(plan_, load);
@@ -129,13 +71,13 @@ Result<Weights::ModelPtr> Weights::read_block(std::size_t block) const {
   }
 }
 
-// The next block after this one, around the end, that does not stay.
 void Weights::start_reading(std::size_t after) {
-  if (residency_.all()) return;
-  next_block_ = after;
-  do next_block_ = (next_block_ + 1) % blocks_.size();
-  while (residency_.pinned[next_block_]);
-  next_ = std::async(std::launch::async, [this, block = next_block_] { return read_block(block); });
+  next_block_ = 0;
+  if (!residency_.ahead[after]) return;
+  next_block_ = next_streamed(blocks_, residency_, after);
+  // On one thread: the others compute.
+  next_ =
+      std::async(std::launch::async, [this, block = next_block_] { return read_block(block, 1); });
 }
 
 Result<Done> Weights::enter(std::size_t block) {
@@ -147,11 +89,11 @@ Result<Done> Weights::enter(std::size_t block) {
     session_.use(nullptr);
     streamed_.reset();
     streamed_block_ = 0;
-    // What was read ahead is of no use where blocks are entered out of order, after an error.
-    std::optional<Result<ModelPtr>> read;
-    if (next_.valid()) read = next_.get();
-    if (!read || next_block_ != block) read = read_block(block);
-    PARFAIT_TRY(streamed_, *std::move(read));
+    // What was read ahead is of no use where blocks are entered out of order, as on preparation for
+    // a second prompt or after an error. It is let go before more is read.
+    if (next_.valid() && next_block_ != block) static_cast<void>(next_.get());
+    Result<ModelPtr> read = next_.valid() ? next_.get() : read_block(block, threads_);
+    PARFAIT_TRY(streamed_, std::move(read));
     streamed_block_ = block;
     start_reading(block);
   }

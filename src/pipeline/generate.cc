@@ -45,7 +45,9 @@ class Generator {
         trace_(trace),
         ops_(pipeline.setup.threads,
              pipeline.setup.plan.isa ? isas_within(*pipeline.setup.plan.isa) : machine_isas()),
-        size_{options.height / pipeline.latent_factor, options.width / pipeline.latent_factor} {}
+        size_{options.height / pipeline.latent_factor, options.width / pipeline.latent_factor} {
+    if (callbacks.preview) o_.previews = Previews::each_step;
+  }
 
   Result<std::vector<Generated>> run();
 
@@ -65,6 +67,11 @@ class Generator {
     };
   }
 
+  models::WeightsOptions with_progress(models::WeightsOptions options) {
+    options.progress = loading();
+    return options;
+  }
+
   Result<Done> encode_texts();
   Result<EncodedText> encode(Run& run, const models::qwen3::Qwen3& encoder,
                              std::span<const std::uint64_t> taps, const std::string& prompt);
@@ -80,7 +87,7 @@ class Generator {
   bool guided() const { return o_.guidance != 1 && !transformer_->takes_guidance(); }
 
   const Pipeline& p_;
-  const GenerateOptions& o_;
+  GenerateOptions o_;
   const GenerateCallbacks& callbacks_;
   GenerateTrace* trace_;
   runtime::Ops ops_;
@@ -125,6 +132,7 @@ Result<std::vector<Generated>> Generator::run() {
   if (!decoder_) {
     conditionings_.clear();
     weights_.reset();
+    PARFAIT_TRY(transformer_, p_.make_transformer());  // without the activations of a pass
     PARFAIT_CHECK_OK(load_decoder());
     for (std::size_t i = 0; i < waiting.size() && !stopped_; ++i) {
       progress_.picture = i;
@@ -141,7 +149,7 @@ Result<Done> Generator::encode_texts() {
   PARFAIT_TRY(const std::vector<std::uint64_t> taps, p_.taps(*encoder));
   PARFAIT_TRY(const std::unique_ptr<Weights> weights,
               Weights::load(p_.text_encoder.plan, encoder->blocks(taps.back()),
-                            {budget_.text, p_.setup.threads, loading()}));
+                            with_progress(budget_.text)));
   progress_.stage = Stage::text;
   progress_.step = progress_.steps = 0;
   Run run(ops_, weights.get(), nullptr, stop());
@@ -196,14 +204,16 @@ Result<EncodedText> Generator::encode(Run& run, const models::qwen3::Qwen3& enco
 Result<Done> Generator::load_transformer() {
   const auto start = Clock::now();
   PARFAIT_TRY(weights_, Weights::load(p_.transformer.plan, transformer_->blocks(),
-                                      {budget_.transformer, p_.setup.threads, loading()}));
+                                      with_progress(budget_.transformer)));
   weights_->observe(callbacks_.linear);
   Run run(ops_, weights_.get(), nullptr, stop());
-  for (const EncodedText& text : texts_) {
+  for (EncodedText& text : texts_) {
     PARFAIT_TRY(std::unique_ptr<Conditioning> conditioning,
                 transformer_->prepare(run, text.states, size_));
     conditionings_.push_back(std::move(conditioning));
+    text.states = {};
   }
+  weights_->drop_scratch();  // that only the preparation needed
   load_seconds_ = seconds_since(start);
   return Done{};
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/checked.h"
 #include "base/result.h"
 #include "formats/format.h"
 #include "pipeline/files.h"
@@ -15,8 +16,9 @@ using models::KlDecoder;
 using models::Transformer;
 using models::qwen3::Qwen3;
 
-// Of the process itself, its threads' scratch and headers.
-constexpr std::uint64_t own_bytes = 96 << 20;
+// Of the process itself: its code and its libraries', headers, threads; and of each token that the
+// tokenizer knows.
+constexpr std::uint64_t own_bytes = 96 << 20, token_bytes = 0;
 
 Result<Part> open_part(const std::filesystem::path& path, const PipelineOptions& options) {
   OpenOptions open = options.open;
@@ -54,8 +56,9 @@ PartInfo info_of(std::string role, const Part& part, std::string what) {
 }
 
 Result<Done> set_residency(PartInfo& info, const Part& part,
-                           const std::vector<models::Block>& blocks, std::uint64_t max_bytes) {
-  auto residency = models::decide_residency(part.plan, blocks, max_bytes);
+                           const std::vector<models::Block>& blocks,
+                           const models::WeightsOptions& allowed) {
+  auto residency = models::decide_residency(part.plan, blocks, allowed);
   if (!residency.ok())
     return make_error(residency.error().code, "{}: the {}'s {}", text_of(part.path), info.role,
                       residency.error().message);
@@ -189,38 +192,61 @@ Result<Done> Pipeline::check(const GenerateOptions& options) const {
 
 Result<Budget> Pipeline::budget(const GenerateOptions& options) const {
   Budget budget;
+  budget.text.threads = budget.transformer.threads = setup.threads;
   if (!setup.max_memory) return budget;
-  const std::uint64_t max = *setup.max_memory;
   PARFAIT_TRY(const std::unique_ptr<Transformer> model, make_transformer());
   PARFAIT_TRY(const std::unique_ptr<Qwen3> encoder, make_encoder());
   PARFAIT_TRY(const std::unique_ptr<KlDecoder> decoder, make_decoder());
-  const models::qwen3::Config& c = encoder->config();
+  PARFAIT_TRY(const std::vector<std::uint64_t> taps, this->taps(*encoder));
+  const unsigned threads = runtime::thread_count(setup.threads);
+  const std::vector<Isa> isas = setup.plan.isa ? isas_within(*setup.plan.isa) : machine_isas();
   const ImageSize size = latent_size(options, latent_factor);
-  const std::uint64_t tokens = needs.max_tokens;
-  const std::uint64_t conditionings =
-      (options.guidance != 1 && !model->takes_guidance() ? 2 : 1) * options.prompts.size();
-  const std::uint64_t text_working =
-      tokens *
-          (4 * (2 * c.width + c.head_size + needs.width) +
-           4 * (c.width + 2 * c.heads * c.head_size + 4 * c.kv_heads * c.head_size + 3 * c.mlp)) +
-      conditionings * tokens * needs.width * 4;
-  const std::uint64_t working =
-      model->working_bytes(tokens, size, DType::f32) + conditionings * tokens * needs.width * 4;
-  const std::uint64_t decoding = decoder->stored_bytes() + decoder->working_bytes(size);
-  const auto left = [&](std::uint64_t bytes, std::string_view what,
-                        std::uint64_t& out) -> Result<Done> {
-    if (bytes + own_bytes >= max)
-      return make_error(ErrorCode::model_memory,
-                        "{} is too little memory: {} at {} × {} needs {} beside any weights",
-                        bytes_text(max), what, options.width, options.height,
-                        bytes_text(bytes + own_bytes));
-    out = max - bytes - own_bytes;
-    return Done{};
+  const std::uint64_t tokens = needs.max_tokens, states = 4 * tokens * needs.width,
+                      latent = 4 * model->latent_channels() * size.height * size.width,
+                      texts = options.prompts.size() +
+                              (options.guidance != 1 && !model->takes_guidance() ? 1 : 0),
+                      waiting = latent * options.prompts.size() * options.count;
+
+  // Beside the weights: all states of the text, then what is made of them, then a pass's matrices.
+  const std::uint64_t encoding =
+      texts * states + encoder->working_bytes({text_encoder.plan, threads, isas}, tokens);
+  const Transformer::Working w = model->working({transformer.plan, threads, isas}, tokens, size);
+  const std::uint64_t preparing =
+      std::max(texts * states + w.conditioning, states + texts * w.conditioning) + w.preparing;
+  const std::uint64_t decoding = decoder->stored_bytes() + decoder->working_bytes(size, threads) +
+                                 2 * latent + 3 * options.width * options.height;
+  constexpr std::uint64_t matrices = 5;  // noise, x, velocity, the other velocity, a preview
+  const std::uint64_t pass = texts * w.conditioning + w.pass + matrices * latent + waiting +
+                             (options.previews == Previews::each_step ? decoding : 0);
+  const std::uint64_t denoising = std::max(preparing, pass);
+
+  budget.text.before_pass = encoding;
+  budget.transformer.before_pass = denoising - std::min(denoising, texts * states);
+  const std::uint64_t own = own_bytes + tokenizer.size() * token_bytes;
+  struct Need {
+    std::string_view what;
+    std::uint64_t beside, weights;
+    std::uint64_t all() const { return beside + weights; }
   };
-  std::uint64_t unused = 0;
-  PARFAIT_CHECK_OK(left(text_working, "the text encoder", budget.text));
-  PARFAIT_CHECK_OK(left(working, "a step", budget.transformer));
-  PARFAIT_CHECK_OK(left(decoding, "decoding a picture", unused));
+  const Need needed[] = {
+      {"the text encoder", own + encoding,
+       models::least_bytes(text_encoder.plan, encoder->blocks(taps.back()), budget.text)},
+      {"the transformer", own + denoising,
+       models::least_bytes(transformer.plan, model->blocks(), budget.transformer)},
+      {"decoding a picture", own + decoding + waiting, 0}};
+  const Need& most = *std::ranges::max_element(needed, {}, &Need::all);
+  const std::uint64_t max = *setup.max_memory;
+  if (most.all() > max)
+    return make_error(
+        ErrorCode::model_memory,
+        "{} is too little memory: {} at {} × {} takes {} beside {} of weights (what is used "
+        "throughout, and one block at a time): {} is the least that works, {} more; --max-memory "
+        "{}M would do",
+        bytes_text(max), most.what, options.width, options.height, bytes_text(most.beside),
+        bytes_text(most.weights), bytes_text(most.all()), bytes_text(most.all() - max),
+        ceil_div(most.all(), std::uint64_t{1} << 20));
+  budget.text.max_bytes = max - needed[0].beside;
+  budget.transformer.max_bytes = max - needed[1].beside;
   return budget;
 }
 

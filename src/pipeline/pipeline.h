@@ -24,7 +24,7 @@ struct Part {
 
 // What a budget leaves for the weights of each part.
 struct Budget {
-  std::uint64_t text = models::all_memory, transformer = models::all_memory;
+  models::WeightsOptions text, transformer;
 };
 
 struct Pipeline {

@@ -30,6 +30,9 @@ std::vector<Isa> isas_of(const plan::Chosen& chosen) {
   return isas;
 }
 
+// Codes that are held as others than the file's are widened so many rows at a time, by thread.
+constexpr std::uint64_t widened_rows = 256;
+
 class Loader {
  public:
   Loader(const Plan& plan, const LoadOptions& options)
@@ -137,7 +140,7 @@ class Loader {
       packed.tables = kernels::widening_tables(levels, kernel.table_bits);
     const kernels::WeightView view{data.part("weight").data(), data.part("weight_s_rel").data(),
                                    layer.rows, layer.columns, layer.scale_group};
-    const std::uint64_t piece = round_up(256, kernel.row_tile);
+    const std::uint64_t piece = round_up(widened_rows, kernel.row_tile);
     std::vector<std::vector<std::byte>> widened(kernel.code == stored ? 0 : pool_.count());
     for (auto& rows : widened) rows.resize(piece * layer.columns);
     pool_.run(ceil_div(layer.rows, piece), [&](std::uint64_t p, unsigned thread) {
@@ -225,6 +228,17 @@ std::uint64_t LoadedLayer::resident_bytes() const {
   for (std::size_t i = 0; i < data.data.size(); ++i)
     if (layer->parts[i].role != "comfy_quant") bytes += data.data[i].size();
   return bytes;
+}
+
+std::uint64_t reading_bytes(const plan::State& plan, std::uint32_t layer, unsigned threads) {
+  const plan::Chosen& chosen = plan.chosen[layer];
+  if (!chosen.linear) return 0;  // kept as it is read
+  const LayerPlan& of = plan.layers[layer];
+  const std::uint64_t widened =
+      chosen.linear->code == chosen.stored
+          ? 0
+          : threads * round_up(widened_rows, chosen.linear->row_tile) * of.columns;
+  return of.stored_bytes + widened;
 }
 
 const LoadedLayer* Model::find(std::string_view name) const {

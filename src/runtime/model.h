@@ -41,11 +41,16 @@ struct Model {
 // holds one layer at most.
 Result<std::shared_ptr<const Model>> load(const Plan& plan, const LoadOptions& options);
 
+// What reading a layer holds beside its resident bytes: the bytes of the file, where they are
+// packed, with rows that are widened on the way.
+std::uint64_t reading_bytes(const plan::State& plan, std::uint32_t layer, unsigned threads);
+
 struct Session {
   Session(std::shared_ptr<const Model> m, unsigned threads) : model(std::move(m)), pool(threads) {}
 
   // What the next calls look their layers up in; scratch is kept.
   void use(std::shared_ptr<const Model> m) { model = std::move(m); }
+  void drop_scratch();
 
   Result<Done> linear(std::span<const LinearTarget> targets, const ConstMatrix& x);
   Result<Done> linear(std::string_view name, const ConstMatrix& x, const Matrix& y) {
@@ -65,6 +70,7 @@ struct Session {
  private:
   void run_decoded(const LoadedLayer& layer, const ConstMatrix& x, const Matrix& y);
   Result<Done> run_bf16(const LoadedLayer& layer, const ConstMatrix& x, const Matrix& y);
+  void reserve_input(std::uint64_t values);
   void reserve_tiles(std::uint64_t values);
   void reserve_bytes(std::uint64_t bytes);
 
@@ -75,6 +81,26 @@ struct Session {
   std::vector<std::vector<float>> row_tiles;   // decoded rows, by thread
   std::vector<std::vector<float>> rooms;       // of the bf16 kernels, by thread
   std::vector<kernels::AlignedBytes> scratch;  // of the integer kernels, by thread
+};
+
+// What a session's scratch will have grown to once it has run the layers that are counted.
+class ScratchBytes {
+ public:
+  // The plan's state must outlive this.
+  ScratchBytes(const plan::State& plan, unsigned threads) : plan_(plan), threads_(threads) {}
+
+  struct LinearInput {
+    std::string_view layer;
+    std::uint64_t rows;
+    DType dtype;  // of x
+  };
+  std::uint64_t count(const LinearInput& input);  // returns bytes()
+  std::uint64_t bytes() const { return codes_ + input_ + threads_ * (thread_ + room_ + tile_); }
+
+ private:
+  const plan::State& plan_;
+  unsigned threads_;
+  std::uint64_t codes_ = 0, input_ = 0, thread_ = 0, room_ = 0, tile_ = 0;
 };
 
 }  // namespace parfait::runtime

@@ -46,13 +46,21 @@ Result<kernels::AttentionProblem> check(const ConstMatrix& q, const ConstMatrix&
   return p;
 }
 
-const kernels::AttentionKernel& choose(const Ops& ops, const kernels::AttentionProblem& p) {
+const kernels::AttentionKernel& choose(std::span<const Isa> isas,
+                                       const kernels::AttentionProblem& p) {
   const bool bf16 =
       p.q.dtype == DType::bf16 && p.k.dtype == DType::bf16 && p.v.dtype == DType::bf16;
   for (const kernels::AttentionKernel& kernel : kernels::attention_kernels())
-    if ((bf16 || !kernel.bf16_only) && std::ranges::find(ops.isas, kernel.isa) != ops.isas.end())
+    if ((bf16 || !kernel.bf16_only) && std::ranges::find(isas, kernel.isa) != isas.end())
       return kernel;
   return kernels::attention_kernels().back();
+}
+
+std::uint64_t heads_at_once(unsigned threads, std::uint64_t tiles,
+                            const kernels::AttentionProblem& p) {
+  const std::uint64_t group = p.heads / p.kv_heads;
+  return std::clamp<std::uint64_t>(ceil_div(std::uint64_t{16} * threads, tiles * group), 1,
+                                   p.kv_heads);
 }
 
 }  // namespace
@@ -63,12 +71,11 @@ Result<Done> attention(Ops& ops, const ConstMatrix& q, const ConstMatrix& k, con
                        const AttentionOptions& options, const Matrix& y) {
   PARFAIT_TRY(const kernels::AttentionProblem p, check(q, k, v, options, y));
   if (q.rows == 0) return Done{};
-  const kernels::AttentionKernel& kernel = choose(ops, p);
+  const kernels::AttentionKernel& kernel = choose(ops.isas, p);
   const std::uint64_t group = p.heads / p.kv_heads;
   const std::uint64_t tiles = ceil_div(q.rows, kernel.query_tile);
   const std::uint64_t blocks = ceil_div(k.rows, kernel.key_block);
-  const std::uint64_t at_once = std::clamp<std::uint64_t>(
-      ceil_div(std::uint64_t{16} * ops.pool.count(), tiles * group), 1, p.kv_heads);
+  const std::uint64_t at_once = heads_at_once(ops.pool.count(), tiles, p);
   const std::uint64_t head_bytes = round_up(kernel.packed_bytes(p), 64);
   ops.reserve_packed(head_bytes * at_once);
   ops.reserve_bytes(kernel.scratch_bytes(p));
@@ -87,6 +94,21 @@ Result<Done> attention(Ops& ops, const ConstMatrix& q, const ConstMatrix& k, con
     });
   }
   return Done{};
+}
+
+std::uint64_t attention_scratch(std::span<const Isa> isas, unsigned threads,
+                                const AttentionShape& shape) {
+  kernels::AttentionProblem p;
+  p.heads = shape.heads;
+  p.kv_heads = shape.kv_heads;
+  p.head_size = shape.head_size;
+  p.q = p.k = p.v = {nullptr, shape.dtype, shape.keys, shape.kv_heads * shape.head_size, 0};
+  p.q.rows = shape.queries;
+  p.q.columns = shape.heads * shape.head_size;
+  const kernels::AttentionKernel& kernel = choose(isas, p);
+  const std::uint64_t tiles = std::max<std::uint64_t>(ceil_div(p.q.rows, kernel.query_tile), 1);
+  return round_up(kernel.packed_bytes(p), 64) * heads_at_once(threads, tiles, p) +
+         threads * kernel.scratch_bytes(p);
 }
 
 }  // namespace parfait::runtime

@@ -49,6 +49,12 @@ CodesWanted codes_wanted(const LoadedLayer& layer) {
   return layer.plan->method == Method::w4a4_int4 ? CodesWanted::int4 : CodesWanted::int8;
 }
 
+// Decoded rows at a time on each thread: about half a megabyte, never a second copy of the weight,
+// and what a second-level cache holds.
+std::uint64_t decoded_rows(std::uint64_t columns) {
+  return std::clamp<std::uint64_t>((1u << 17) / std::max<std::uint64_t>(columns, 1), 1, 64);
+}
+
 // As many rows of codes as leave room for two panels in a second-level cache of a megabyte; the
 // tiles of all kernels divide them.
 std::uint64_t rows_at_once(std::uint64_t stride) {
@@ -155,7 +161,7 @@ void Session::multiply(std::span<const Call> calls) {
 
 void Session::run_decoded(const LoadedLayer& layer, const ConstMatrix& x, const Matrix& y) {
   const std::uint64_t columns = layer.plan->columns, rows = layer.plan->rows;
-  input.resize(x.rows * columns);
+  reserve_input(x.rows * columns);
   pool.run(ceil_div(x.rows, 16), [&](std::uint64_t piece, unsigned) {
     for (std::uint64_t m = piece * 16; m < std::min(piece * 16 + 16, x.rows); ++m) {
       float* row = input.data() + m * columns;
@@ -164,10 +170,7 @@ void Session::run_decoded(const LoadedLayer& layer, const ConstMatrix& x, const 
         for (std::uint64_t k = 0; k < columns; ++k) row[k] *= layer.pre_quant_scale[k];
     }
   });
-  // About half a megabyte of decoded rows at a time on each thread: never a second copy of the
-  // weight, and what a second-level cache holds.
-  const std::uint64_t tile =
-      std::clamp<std::uint64_t>((1u << 17) / std::max<std::uint64_t>(columns, 1), 1, 64);
+  const std::uint64_t tile = decoded_rows(columns);
   reserve_tiles(tile * columns);
   const float* bias = layer.bias.empty() ? nullptr : layer.bias.data();
   pool.run(ceil_div(rows, tile), [&](std::uint64_t piece, unsigned thread) {
@@ -205,6 +208,39 @@ Result<Done> Session::run_bf16(const LoadedLayer& layer, const ConstMatrix& x, c
                       "layer {}: {} had no memory for a piece of the product, or refused it",
                       printable(layer.plan->name), layer.kernels.bf16->name);
   return Done{};
+}
+
+std::uint64_t ScratchBytes::count(const LinearInput& in) {
+  const auto it = plan_.by_name.find(in.layer);
+  if (it == plan_.by_name.end()) return bytes();
+  const plan::Chosen& chosen = plan_.chosen[it->second];
+  const std::uint64_t columns = plan_.layers[it->second].columns;
+  const auto raise = [](std::uint64_t& most, std::uint64_t to) { most = std::max(most, to); };
+  if (chosen.linear) {
+    raise(codes_, in.rows * (kernels::QuantizedRows::stride_of(columns) + 8));
+    raise(thread_, std::max(kernels::quantize_scratch(columns) * sizeof(float),
+                            chosen.linear->scratch_bytes(columns)));
+  } else if (chosen.bf16 && in.dtype == DType::bf16 && in.rows >= plan::least_bf16_rows) {
+    raise(room_, chosen.bf16->scratch_bytes(columns));
+  } else {
+    raise(input_, in.rows * columns * sizeof(float));
+    raise(tile_, decoded_rows(columns) * columns * sizeof(float));
+  }
+  return bytes();
+}
+
+void Session::drop_scratch() {
+  quantized = {};
+  input = {};
+  row_tiles.clear();
+  rooms.clear();
+  scratch.clear();
+}
+
+// Contents are not kept, so that no two of them are held at once.
+void Session::reserve_input(std::uint64_t values) {
+  if (input.capacity() < values) input = {};
+  input.resize(values);
 }
 
 void Session::reserve_bytes(std::uint64_t bytes) {

@@ -5,9 +5,13 @@
 
 namespace parfait::runtime {
 
+unsigned thread_count(unsigned asked) {
+  if (asked == 0) asked = std::max(1u, std::thread::hardware_concurrency());
+  return std::min(asked, 1024u);
+}
+
 Threads::Threads(unsigned count) {
-  if (count == 0) count = std::max(1u, std::thread::hardware_concurrency());
-  count = std::min(count, 1024u);
+  count = thread_count(count);
   for (unsigned thread = 1; thread < count; ++thread) {
     try {
       workers_.emplace_back([this, thread] { wait_for_work(thread); });

@@ -15,6 +15,9 @@
 
 namespace parfait::runtime {
 
+// 0: as many as the machine has.
+unsigned thread_count(unsigned asked);
+
 class Threads {
  public:
   // count = 0: as many as the machine has. The caller's own thread is one of them.

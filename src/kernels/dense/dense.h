@@ -81,6 +81,8 @@ struct Bf16Kernel {
   bool (*multiply)(const ConstMatrix& w, const float* bias, const ConstMatrix& x, std::uint64_t m0,
                    std::uint64_t m1, std::uint64_t n0, std::uint64_t n1, const Matrix& y,
                    std::vector<float>& scratch);
+  // Bytes of scratch that a call of multiply grows to on each thread, the library's own included.
+  std::uint64_t (*scratch_bytes)(std::uint64_t columns);
 };
 
 // Fastest first, the plain reference last. There may be no kernel for BF16.

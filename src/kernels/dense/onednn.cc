@@ -290,6 +290,22 @@ bool multiply_bf16(const ConstMatrix& w, const float* bias, const ConstMatrix& x
                  x_room + rows * K);
 }
 
+std::uint64_t bf16_scratch_bytes(std::uint64_t columns) {
+  constexpr std::uint64_t rows = dense_rows, outputs = dense_outputs;
+  const std::uint64_t own = (rows * columns + rows * outputs) * sizeof(float);
+  Description description;
+  dnnl_dim_t library = 0;
+  if (!device().ok ||
+      describe_product(strided(dnnl_bf16, {rows, columns}, {columns, 1}),
+                       strided(dnnl_bf16, {columns, outputs}, {1, columns}), nullptr,
+                       strided(dnnl_bf16, {rows, outputs}, {outputs, 1}),
+                       description) != dnnl_success ||
+      dnnl_primitive_desc_query(description.handle, dnnl_query_memory_consumption_s64, 0,
+                                &library) != dnnl_success)
+    return own;
+  return own + static_cast<std::uint64_t>(std::max<dnnl_dim_t>(library, 0));
+}
+
 // --- Convolution ---
 
 // The strip of input that output rows [oy0, oy1) read, and what of its padding is left.
@@ -393,7 +409,7 @@ bool convolve(const PackedConv& w, const ConvShape& shape, const ConstMatrix& x,
 }  // namespace
 
 const DenseKernel dense_onednn = {"dense.onednn", Isa::avx2, pack, multiply};
-const Bf16Kernel bf16_onednn = {"bf16.onednn", Isa::avx512_bf16, multiply_bf16};
+const Bf16Kernel bf16_onednn = {"bf16.onednn", Isa::avx512_bf16, multiply_bf16, bf16_scratch_bytes};
 const ConvKernel conv_onednn = {"conv.onednn", Isa::avx2, convolve};
 
 }  // namespace parfait::kernels

@@ -85,6 +85,7 @@ struct QuantizedRows {
                              // a row is zero
 
   void resize(std::uint64_t rows, std::uint64_t columns);
+  static std::uint64_t stride_of(std::uint64_t columns);
 };
 
 // Quantises rows [first, last) of x into out, which has been resized for all of x. rotate_group 0:

@@ -41,24 +41,29 @@ TextNeeds Flux2::text_needs() const {
           .width = config_.text_width};
 }
 
+// What is small stays. The modulations, as large as blocks in bf16, are read where they are needed.
 std::vector<Block> Flux2::blocks() const {
   const Layers& l = layers_;
-  std::vector<Block> blocks(1);
-  blocks[0].name = "the embedders and the final layer";
-  add_layers(blocks[0], {&l.image_in, &l.text_in, &l.time_in, &l.time_out, &l.guidance_in,
-                         &l.guidance_out, &l.image_modulation, &l.text_modulation,
-                         &l.single_modulation, &l.final_modulation, &l.final_out});
+  std::vector<Block> blocks;
+  const auto add = [&](std::string name, std::initializer_list<const Linear*> linears,
+                       Block::Use use = Block::Use::pass) {
+    add_layers(blocks.emplace_back(Block{std::move(name), {}, use}), linears);
+  };
+  add("the image's and the time's embedders and the final layer",
+      {&l.image_in, &l.time_in, &l.guidance_in, &l.final_out});
+  add("the text's embedder", {&l.text_in}, Block::Use::preparation);
+  add("the time's embedding", {&l.time_out, &l.guidance_out});
+  add("the image's modulation", {&l.image_modulation});
+  add("the text's modulation", {&l.text_modulation});
   for (std::size_t n = 0; n < l.double_blocks.size(); ++n) {
-    Block& block = blocks.emplace_back();
-    block.name = fmt::format("double block {}", n);
-    for (const Stream* s : {&l.double_blocks[n].image, &l.double_blocks[n].text})
-      add_layers(block, {&s->qkv, &s->proj, &s->mlp_in, &s->mlp_out});
+    const auto& [image, text] = l.double_blocks[n];
+    add(fmt::format("double block {}", n), {&image.qkv, &image.proj, &image.mlp_in, &image.mlp_out,
+                                            &text.qkv, &text.proj, &text.mlp_in, &text.mlp_out});
   }
-  for (std::size_t n = 0; n < l.single_blocks.size(); ++n) {
-    Block& block = blocks.emplace_back();
-    block.name = fmt::format("single block {}", n);
-    add_layers(block, {&l.single_blocks[n].in, &l.single_blocks[n].out});
-  }
+  add("the single blocks' modulation", {&l.single_modulation});
+  for (std::size_t n = 0; n < l.single_blocks.size(); ++n)
+    add(fmt::format("single block {}", n), {&l.single_blocks[n].in, &l.single_blocks[n].out});
+  add("the final modulation", {&l.final_modulation});
   return blocks;
 }
 
@@ -109,13 +114,38 @@ std::vector<float> Flux2::sigmas(std::uint64_t steps, ImageSize size) const {
   return sigmas;
 }
 
-std::uint64_t Flux2::working_bytes(std::uint64_t text_rows, ImageSize size, DType dtype) const {
-  const std::uint64_t rows = text_rows + size.height / 2 * (size.width / 2), D = config_.width,
-                      F = config_.mlp, element = dtype_bits(dtype) / 8;
-  const std::uint64_t floats = 2 * D + config_.head_size;            // stream, branch, RoPE
-  const std::uint64_t elements = D + 3 * D + 2 * F + D + F + 3 * D;  // and keys and values, packed
-  const std::uint64_t codes = std::max(D + F, config_.text_width);
-  return rows * (4 * floats + element * elements + codes);
+Flux2::Working Flux2::working(const Workplace& place, std::uint64_t text_rows,
+                              ImageSize size) const {
+  const Layers& l = layers_;
+  const DType dtype = place.activation_dtype();
+  const std::uint64_t image_rows = size.height / 2 * (size.width / 2),
+                      rows = text_rows + image_rows, D = config_.width, F = config_.mlp,
+                      element = dtype_bits(dtype) / 8;
+  Working working;
+  working.conditioning = 4 * (text_rows * D + rows * config_.head_size);
+  runtime::ScratchBytes preparing = place.scratch(), pass = place.scratch();
+  working.preparing = place.count(preparing, {&l.text_in}, text_rows, DType::f32);
+  place.count(pass,
+              {&l.time_in, &l.time_out, &l.guidance_in, &l.guidance_out, &l.image_modulation,
+               &l.text_modulation, &l.single_modulation, &l.final_modulation},
+              1, DType::f32);
+  place.count(pass, {&l.image_in}, image_rows, DType::f32);
+  place.count(pass, {&l.final_out}, image_rows, dtype);
+  const std::uint64_t stream_rows = std::max(text_rows, image_rows);
+  for (const DoubleBlock& block : l.double_blocks)
+    for (const Stream* s : {&block.image, &block.text})
+      place.count(pass, {&s->qkv, &s->proj, &s->mlp_in, &s->mlp_out}, stream_rows, dtype);
+  for (const SingleBlock& block : l.single_blocks)
+    place.count(pass, {&block.in, &block.out}, rows, dtype);
+  working.pass = rows * (4 * 2 * D + element * (D + 3 * D + 2 * F + D + F)) + pass.bytes() +
+                 runtime::attention_scratch(place.isas, place.threads,
+                                            {.queries = rows,
+                                             .keys = rows,
+                                             .heads = config_.heads,
+                                             .kv_heads = config_.heads,
+                                             .head_size = config_.head_size,
+                                             .dtype = dtype});
+  return working;
 }
 
 Result<std::unique_ptr<Conditioning>> Flux2::prepare(Run& run, const ConstMatrix& text,
@@ -140,7 +170,7 @@ Result<std::unique_ptr<Prepared>> Flux2::prepare_at(Run& run, const ConstMatrix&
   ids.insert(ids.end(), image_ids.begin(), image_ids.end());
   p->rope = rope_table(ids, config_.axes(), config_.rope_theta);
   p->text = Buffer(text.rows, config_.width, DType::f32);
-  PARFAIT_CHECK_OK(run.enter(0));
+  PARFAIT_CHECK_OK(run.enter(text_block));
   PARFAIT_CHECK_OK(run.linear(layers_.text_in, text, p->text));
   return p;
 }
@@ -157,32 +187,39 @@ void Flux2::reserve(Run& run, std::uint64_t rows) {
            .branch = Buffer(rows, D, DType::f32)};
 }
 
-Result<Flux2::Modulations> Flux2::modulate(Run& run, float sigma, float guidance) {
+// silu of the embedded time, and of the guidance where the model takes it; F32 [1, D].
+Result<Buffer> Flux2::embed_time(Run& run, float sigma, float guidance) {
   const Layers& l = layers_;
   const std::uint64_t D = config_.width;
-  Buffer vec(1, D, DType::f32), hidden(1, D, DType::f32);
-  const auto embed = [&](float value, const Linear& in, const Linear& out,
-                         Buffer& result) -> Result<Done> {
-    const Buffer angles = time_embedding(1000.0f * value, config_.sinusoid);
-    PARFAIT_CHECK_OK(run.linear(in, angles, hidden));
-    PARFAIT_CHECK_OK(run.silu(hidden, hidden));
-    return run.linear(out, hidden, result);
+  const auto hidden = [&](float value, const Linear& in) -> Result<Buffer> {
+    Buffer h(1, D, DType::f32);
+    PARFAIT_CHECK_OK(run.linear(in, time_embedding(1000.0f * value, config_.sinusoid), h));
+    PARFAIT_CHECK_OK(run.silu(h, h));
+    return h;
   };
-  PARFAIT_CHECK_OK(embed(sigma, l.time_in, l.time_out, vec));
+  Buffer vec(1, D, DType::f32), of_guidance;
+  PARFAIT_CHECK_OK(run.enter(always_block));
+  PARFAIT_TRY(const Buffer of_time, hidden(sigma, l.time_in));
+  if (!l.guidance_in.empty()) {
+    PARFAIT_TRY(of_guidance, hidden(guidance, l.guidance_in));
+  }
+  PARFAIT_CHECK_OK(run.enter(time_block));
+  PARFAIT_CHECK_OK(run.linear(l.time_out, of_time, vec));
   if (!l.guidance_in.empty()) {
     Buffer more(1, D, DType::f32);
-    PARFAIT_CHECK_OK(embed(guidance, l.guidance_in, l.guidance_out, more));
+    PARFAIT_CHECK_OK(run.linear(l.guidance_out, of_guidance, more));
     PARFAIT_CHECK_OK(run.add_gated(vec, {}, more, vec));
   }
   PARFAIT_CHECK_OK(run.silu(vec, vec));
-  Modulations m{Buffer(1, 6 * D, DType::f32), Buffer(1, 6 * D, DType::f32),
-                Buffer(1, 3 * D, DType::f32), Buffer(1, 2 * D, DType::f32)};
-  PARFAIT_CHECK_OK(run.linear({{&l.image_modulation, m.image},
-                               {&l.text_modulation, m.text},
-                               {&l.single_modulation, m.single},
-                               {&l.final_modulation, m.final}},
-                              vec));
-  return m;
+  return vec;
+}
+
+Result<Buffer> Flux2::modulate(Run& run, std::size_t block, const Linear& linear,
+                               const Buffer& time) {
+  Buffer modulation(1, linear.rows, DType::f32);
+  PARFAIT_CHECK_OK(run.enter(block));
+  PARFAIT_CHECK_OK(run.linear(linear, time, modulation));
+  return modulation;
 }
 
 // Attention over all rows of work_.wide, into the first D columns of work_.joined.
@@ -200,7 +237,7 @@ Result<Done> Flux2::attend(Run& run, const Prepared& p) {
   return run.attention(q, k, v, {.heads = config_.heads}, columns_of(work_.joined.view(), 0, D));
 }
 
-Result<Done> Flux2::double_block(Run& run, const DoubleBlock& block, const Modulations& m,
+Result<Done> Flux2::double_block(Run& run, const DoubleBlock& block, const DoubleModulation& m,
                                  const Prepared& p) {
   const std::uint64_t D = config_.width, F = config_.mlp;
   struct Side {
@@ -247,13 +284,14 @@ Result<Done> Flux2::double_block(Run& run, const DoubleBlock& block, const Modul
   return Done{};
 }
 
-Result<Done> Flux2::single_block(Run& run, const SingleBlock& block, const Modulations& m,
+Result<Done> Flux2::single_block(Run& run, const SingleBlock& block, const Buffer& modulation,
                                  const Prepared& p) {
   const std::uint64_t D = config_.width, F = config_.mlp;
-  PARFAIT_CHECK_OK(run.layer_norm(
-      work_.stream,
-      {.epsilon = config_.epsilon, .scale = part(m.single, 1, D), .shift = part(m.single, 0, D)},
-      work_.normed));
+  PARFAIT_CHECK_OK(run.layer_norm(work_.stream,
+                                  {.epsilon = config_.epsilon,
+                                   .scale = part(modulation, 1, D),
+                                   .shift = part(modulation, 0, D)},
+                                  work_.normed));
   PARFAIT_CHECK_OK(run.linear(block.in, work_.normed, work_.wide));
   PARFAIT_CHECK_OK(norm_heads(run, config_, block.query_norm, block.key_norm,
                               columns_of(work_.wide.view(), 0, 3 * D)));
@@ -262,37 +300,43 @@ Result<Done> Flux2::single_block(Run& run, const SingleBlock& block, const Modul
                                  columns_of(work_.wide.view(), 3 * D + F, F),
                                  columns_of(work_.joined.view(), D, F)));
   PARFAIT_CHECK_OK(run.linear(block.out, work_.joined, work_.branch));
-  return run.add_gated(work_.stream, part(m.single, 2, D), work_.branch, work_.stream);
+  return run.add_gated(work_.stream, part(modulation, 2, D), work_.branch, work_.stream);
 }
 
 Result<Done> Flux2::velocity(Run& run, const Conditioning& conditioning, float sigma,
                              float guidance, const ConstMatrix& x, const Matrix& velocity) {
   const auto& p = static_cast<const Prepared&>(conditioning);
   const std::uint64_t D = config_.width;
+  const Layers& l = layers_;
   reserve(run, p.text_rows + p.image_rows);
-  PARFAIT_CHECK_OK(run.enter(0));
-  PARFAIT_TRY(const Modulations m, modulate(run, sigma, guidance));
+  PARFAIT_TRY(const Buffer time, embed_time(run, sigma, guidance));
+  PARFAIT_CHECK_OK(run.enter(always_block));
   std::copy_n(p.text.floats(), p.text_rows * D, work_.stream.floats());
   PARFAIT_CHECK_OK(
-      run.linear(layers_.image_in, x, rows_of(work_.stream.view(), p.text_rows, p.image_rows)));
-  std::size_t entered = 0;
-  for (const DoubleBlock& block : layers_.double_blocks) {
-    PARFAIT_CHECK_OK(run.enter(++entered));
-    PARFAIT_CHECK_OK(double_block(run, block, m, p));
+      run.linear(l.image_in, x, rows_of(work_.stream.view(), p.text_rows, p.image_rows)));
+  DoubleModulation both;
+  PARFAIT_TRY(both.image, modulate(run, image_modulation_block, l.image_modulation, time));
+  PARFAIT_TRY(both.text, modulate(run, text_modulation_block, l.text_modulation, time));
+  std::size_t entered = first_double_block;
+  for (const DoubleBlock& block : l.double_blocks) {
+    PARFAIT_CHECK_OK(run.enter(entered++));
+    PARFAIT_CHECK_OK(double_block(run, block, both, p));
   }
-  for (const SingleBlock& block : layers_.single_blocks) {
-    PARFAIT_CHECK_OK(run.enter(++entered));
-    PARFAIT_CHECK_OK(single_block(run, block, m, p));
+  PARFAIT_TRY(const Buffer single, modulate(run, entered++, l.single_modulation, time));
+  for (const SingleBlock& block : l.single_blocks) {
+    PARFAIT_CHECK_OK(run.enter(entered++));
+    PARFAIT_CHECK_OK(single_block(run, block, single, p));
   }
-  PARFAIT_CHECK_OK(run.enter(0));
-  const bool shift_first = layers_.final_order == Layers::FinalOrder::shift_scale;
+  PARFAIT_TRY(const Buffer last, modulate(run, entered, l.final_modulation, time));
+  PARFAIT_CHECK_OK(run.enter(always_block));
+  const bool shift_first = l.final_order == Layers::FinalOrder::shift_scale;
   const Matrix normed = rows_of(work_.normed.view(), p.text_rows, p.image_rows);
   PARFAIT_CHECK_OK(run.layer_norm(rows_of(work_.stream.view(), p.text_rows, p.image_rows),
                                   {.epsilon = config_.epsilon,
-                                   .scale = part(m.final, shift_first ? 1 : 0, D),
-                                   .shift = part(m.final, shift_first ? 0 : 1, D)},
+                                   .scale = part(last, shift_first ? 1 : 0, D),
+                                   .shift = part(last, shift_first ? 0 : 1, D)},
                                   normed));
-  return run.linear(layers_.final_out, normed, velocity);
+  return run.linear(l.final_out, normed, velocity);
 }
 
 }  // namespace parfait::models::flux2

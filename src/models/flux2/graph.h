@@ -30,7 +30,7 @@ class Flux2 : public Transformer {
   Buffer rows_from_noise(std::span<const float> noise, ImageSize size) const override;
   Buffer latent_image(const Buffer& rows, ImageSize size) const override;
   std::vector<float> sigmas(std::uint64_t steps, ImageSize size) const override;
-  std::uint64_t working_bytes(std::uint64_t text_rows, ImageSize size, DType dtype) const override;
+  Working working(const Workplace& place, std::uint64_t text_rows, ImageSize size) const override;
   std::uint64_t default_steps() const override { return 4; }
   bool takes_guidance() const override { return !layers_.guidance_in.empty(); }
 
@@ -52,15 +52,25 @@ class Flux2 : public Transformer {
     Buffer joined;  // [rows, D + F]: attention, mlp
     Buffer branch;  // F32 [rows, D]
   };
-  // What the time gives, F32 [1, ...].
-  struct Modulations {
-    Buffer image, text, single, final;
+  // Blocks of weights that are no double or single blocks.
+  enum : std::size_t {
+    always_block,
+    text_block,
+    time_block,
+    image_modulation_block,
+    text_modulation_block,
+    first_double_block
+  };
+  // Shifts, scales and gates that the time gives, F32 [1, ...].
+  struct DoubleModulation {
+    Buffer image, text;
   };
   void reserve(Run& run, std::uint64_t rows);
-  Result<Modulations> modulate(Run& run, float sigma, float guidance);
-  Result<Done> double_block(Run& run, const DoubleBlock& block, const Modulations& m,
+  Result<Buffer> embed_time(Run& run, float sigma, float guidance);
+  Result<Buffer> modulate(Run& run, std::size_t block, const Linear& linear, const Buffer& time);
+  Result<Done> double_block(Run& run, const DoubleBlock& block, const DoubleModulation& m,
                             const Prepared& p);
-  Result<Done> single_block(Run& run, const SingleBlock& block, const Modulations& m,
+  Result<Done> single_block(Run& run, const SingleBlock& block, const Buffer& modulation,
                             const Prepared& p);
   Result<Done> attend(Run& run, const Prepared& p);
 

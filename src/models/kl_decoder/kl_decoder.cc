@@ -45,21 +45,43 @@ std::string KlDecoder::name() const {
                      packed_statistics_ ? "FLUX.2" : "FLUX.1", latent_channels_);
 }
 
-// The widest point is the last stages' first convolution: its input, its normalised input and its
-// output at once.
-std::uint64_t KlDecoder::working_bytes(ImageSize latent, const TileOptions& tiles) const {
-  if (std::max(latent.height, latent.width) > tiles.largest)
+// A strip of a convolution: input, output, and the weight in the library's layout.
+std::uint64_t KlDecoder::scratch_bytes(const Conv& conv, std::uint64_t width) const {
+  constexpr std::uint64_t strip = 2048;  // pixels, as runtime::conv2d cuts them
+  const std::uint64_t pixels = std::max(strip, width);
+  return 4 * ((pixels + conv.kernel / 2 * 2 * width) * conv.in + pixels * conv.out) +
+         2 * 4 * conv.in * conv.out * conv.kernel * conv.kernel;
+}
+
+// The widest point is a residual block: at its first convolution, its input, its normalised input
+// and the output; later its input and two outputs.
+std::uint64_t KlDecoder::working_bytes(ImageSize latent, unsigned threads,
+                                       const TileOptions& tiles) const {
+  std::uint64_t of_tiles = 0;
+  if (std::max(latent.height, latent.width) > tiles.largest) {
+    of_tiles = 4 * 4 * latent.height * latent.width * factor() * factor();  // sums, weights
     latent = {std::min(latent.height, tiles.side), std::min(latent.width, tiles.side)};
-  std::uint64_t most = 0, pixels = latent.height * latent.width;
+  }
+  std::uint64_t most = 0, scratch = scratch_bytes(conv_in_, latent.width),
+                pixels = latent.height * latent.width, width = latent.width;
+  const auto resnet = [&](const Resnet& r) {
+    const std::uint64_t in = r.conv1.in, out = r.conv1.out;
+    most = std::max(most, pixels * std::max(2 * in + out, in + 2 * out));
+    scratch = std::max({scratch, scratch_bytes(r.conv1, width), scratch_bytes(r.conv2, width)});
+  };
+  resnet(mid1_);
+  resnet(mid2_);
+  most = std::max(most, pixels * 5 * mid1_.conv1.out);  // attention: x, normed, q, k, v
   for (const Stage& stage : stages_) {
-    for (const Resnet& r : stage.resnets)
-      most = std::max(most, pixels * (2 * r.conv1.in + r.conv1.out));
+    for (const Resnet& r : stage.resnets) resnet(r);
     if (stage.upsample) {
       pixels *= 4;
-      most = std::max(most, pixels * 2 * stage.upsample->out);
+      width *= 2;
+      most = std::max(most, pixels * (stage.upsample->in + stage.upsample->out));
+      scratch = std::max(scratch, scratch_bytes(*stage.upsample, width));
     }
   }
-  return most * (dtype_bits(dtype_) / 8);
+  return of_tiles + most * (dtype_bits(dtype_) / 8) + pixels * 3 * 4 + threads * scratch;
 }
 
 Result<Done> KlDecoder::load(runtime::Ops& ops) {

@@ -29,7 +29,9 @@ class KlDecoder {
 
   std::uint64_t latent_channels() const { return latent_channels_; }
   std::uint64_t stored_bytes() const;  // of what load() reads
-  std::uint64_t working_bytes(ImageSize latent, const TileOptions& tiles = {}) const;
+  // What decode() holds beside the weights, with each thread's scratch.
+  std::uint64_t working_bytes(ImageSize latent, unsigned threads,
+                              const TileOptions& tiles = {}) const;
   std::string name() const;
   std::uint64_t factor() const { return std::uint64_t{1} << (stages_.size() - 1); }
 
@@ -67,6 +69,7 @@ class KlDecoder {
 
   template <class Visit>
   void for_convs(Visit visit);
+  std::uint64_t scratch_bytes(const Conv& conv, std::uint64_t width) const;
   Result<Done> load(runtime::Ops& ops, Conv& conv);
   Result<Buffer> apply(Run& run, const Conv& conv, const Buffer& x, ImageSize size) const;
   Result<Buffer> norm_silu(Run& run, const Norm& norm, const Buffer& x) const;

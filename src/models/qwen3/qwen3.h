@@ -35,8 +35,11 @@ class Qwen3 {
 
   const Config& config() const { return config_; }
   std::string name() const;
-  // The blocks of the first so many layers.
+  // The blocks of the first so many layers. Nothing is used throughout: block 0 is empty.
   std::vector<Block> blocks(std::uint64_t layers) const;
+
+  // What encode() holds beside the weights and the states, for so many ids.
+  std::uint64_t working_bytes(const Workplace& place, std::uint64_t ids) const;
 
   // states: [ids, taps · width]: the hidden states after so many layers each, side by side, taps in
   // ascending order. mask: one an id, 0 for padding; padding is seen by nobody.

@@ -36,21 +36,24 @@ TextNeeds ZImage::text_needs() const {
 
 std::vector<Block> ZImage::blocks() const {
   const Layers& l = layers_;
-  std::vector<Block> blocks(1);
-  blocks[0].name = "the embedders and the final layer";
-  add_layers(blocks[0],
-             {&l.image_in, &l.text_in, &l.time_in, &l.time_out, &l.final_modulation, &l.final_out});
-  const auto add = [&](const std::vector<TransformerBlock>& from, std::string_view name) {
+  std::vector<Block> blocks(2);
+  blocks[always_block].name = "the image's and the time's embedders and the final layer";
+  add_layers(blocks[always_block],
+             {&l.image_in, &l.time_in, &l.time_out, &l.final_modulation, &l.final_out});
+  blocks[text_block].name = "the text's embedder";
+  blocks[text_block].use = Block::Use::preparation;
+  add_layers(blocks[text_block], {&l.text_in});
+  const auto add = [&](const std::vector<TransformerBlock>& from, std::string_view name,
+                       Block::Use use) {
     for (std::size_t n = 0; n < from.size(); ++n) {
       const TransformerBlock& b = from[n];
-      Block& block = blocks.emplace_back();
-      block.name = fmt::format("{} {}", name, n);
+      Block& block = blocks.emplace_back(Block{fmt::format("{} {}", name, n), {}, use});
       add_layers(block, {&b.qkv, &b.out, &b.gate, &b.down, &b.up, &b.modulation});
     }
   };
-  add(l.context_refiner, "context refiner block");
-  add(l.noise_refiner, "noise refiner block");
-  add(l.blocks, "block");
+  add(l.context_refiner, "context refiner block", Block::Use::preparation);
+  add(l.noise_refiner, "noise refiner block", Block::Use::pass);
+  add(l.blocks, "block", Block::Use::pass);
   return blocks;
 }
 
@@ -89,13 +92,42 @@ std::vector<float> ZImage::sigmas(std::uint64_t steps, ImageSize) const {
   return sigmas;
 }
 
-std::uint64_t ZImage::working_bytes(std::uint64_t text_rows, ImageSize size, DType dtype) const {
-  const std::uint64_t rows = round_up(text_rows, row_multiple) +
-                             round_up(size.height / 2 * (size.width / 2), row_multiple),
+ZImage::Working ZImage::working(const Workplace& place, std::uint64_t text_rows,
+                                ImageSize size) const {
+  const Layers& l = layers_;
+  const DType dtype = place.activation_dtype();
+  const std::uint64_t caption = round_up(std::max<std::uint64_t>(text_rows, 1), row_multiple),
+                      image_rows = size.height / 2 * (size.width / 2),
+                      image = round_up(image_rows, row_multiple), rows = image + caption,
                       D = config_.width, F = config_.mlp, element = dtype_bits(dtype) / 8;
-  const std::uint64_t floats = 2 * D + config_.head_size;        // stream, branch, RoPE
-  const std::uint64_t elements = D + 3 * D + D + 2 * F + 3 * D;  // and keys and values, packed
-  return rows * (4 * floats + element * elements + std::max(D, F));
+  Working working;
+  working.conditioning = 4 * (caption * D + rows * config_.head_size);
+  const auto count = [&](runtime::ScratchBytes& scratch, const std::vector<TransformerBlock>& from,
+                         std::uint64_t among) {
+    for (const TransformerBlock& b : from) {
+      place.count(scratch, {&b.modulation}, 1, DType::f32);
+      place.count(scratch, {&b.qkv, &b.out, &b.gate, &b.down, &b.up}, among, dtype);
+    }
+    return runtime::attention_scratch(place.isas, place.threads,
+                                      {.queries = among,
+                                       .keys = among,
+                                       .heads = config_.heads,
+                                       .kv_heads = config_.heads,
+                                       .head_size = config_.head_size,
+                                       .dtype = dtype});
+  };
+  const std::uint64_t work = rows * (4 * 2 * D + element * (D + 3 * D + D + 2 * F));
+  runtime::ScratchBytes preparing = place.scratch(), pass = place.scratch();
+  place.count(preparing, {&l.text_in}, text_rows, DType::f32);
+  const std::uint64_t of_caption = count(preparing, l.context_refiner, caption),
+                      of_noise = count(pass, l.noise_refiner, image),
+                      of_all = count(pass, l.blocks, rows);
+  place.count(pass, {&l.time_in, &l.time_out, &l.final_modulation}, 1, DType::f32);
+  place.count(pass, {&l.image_in}, image_rows, DType::f32);
+  place.count(pass, {&l.final_out}, image_rows, dtype);
+  working.preparing = work + 4 * text_rows * config_.text_width + preparing.bytes() + of_caption;
+  working.pass = work + pass.bytes() + std::max({of_caption, of_noise, of_all});
+  return working;
 }
 
 void ZImage::reserve(Run& run, std::uint64_t rows) {
@@ -182,15 +214,16 @@ Result<std::unique_ptr<Conditioning>> ZImage::prepare(Run& run, const ConstMatri
   const Rows rows{p->image_rows, p->text_rows};
   reserve(run, p->image_rows + p->text_rows);
   Buffer normed(text.rows, config_.text_width, DType::f32);
-  PARFAIT_CHECK_OK(run.enter(0));
+  PARFAIT_CHECK_OK(run.enter(text_block));
   PARFAIT_CHECK_OK(
       run.rms_norm(text, {.epsilon = config_.norm_epsilon, .weight = layers_.text_norm}, normed));
   PARFAIT_CHECK_OK(
       run.linear(layers_.text_in, normed, rows_of(work_.stream.view(), rows.first, text.rows)));
   fill_rows(work_.stream, rows.first + text.rows, rows.first + rows.count, layers_.text_pad);
-  std::size_t entered = 0;
+  normed = {};
+  std::size_t entered = first_refiner_block;
   for (const TransformerBlock& one : layers_.context_refiner) {
-    PARFAIT_CHECK_OK(run.enter(++entered));
+    PARFAIT_CHECK_OK(run.enter(entered++));
     PARFAIT_CHECK_OK(block(run, one, nullptr, p->rope, rows));
   }
   p->text = Buffer(rows.count, config_.width, DType::f32);
@@ -204,7 +237,7 @@ Result<Done> ZImage::velocity(Run& run, const Conditioning& conditioning, float 
   const auto& p = static_cast<const Prepared&>(conditioning);
   const std::uint64_t D = config_.width;
   reserve(run, p.image_rows + p.text_rows);
-  PARFAIT_CHECK_OK(run.enter(0));
+  PARFAIT_CHECK_OK(run.enter(always_block));
   // The model's time runs from noise to image; the roundings on the way are diffusers'.
   const float time_in = (1000.0f - 1000.0f * sigma) / 1000.0f * 1000.0f;
   const Buffer angles = time_embedding(time_in, config_.sinusoid);
@@ -218,17 +251,17 @@ Result<Done> ZImage::velocity(Run& run, const Conditioning& conditioning, float 
   PARFAIT_CHECK_OK(
       run.linear(layers_.image_in, x, rows_of(work_.stream.view(), 0, p.real_image_rows)));
   fill_rows(work_.stream, p.real_image_rows, p.image_rows, layers_.image_pad);
-  std::size_t entered = layers_.context_refiner.size();
+  std::size_t entered = first_refiner_block + layers_.context_refiner.size();
   for (const TransformerBlock& one : layers_.noise_refiner) {
-    PARFAIT_CHECK_OK(run.enter(++entered));
+    PARFAIT_CHECK_OK(run.enter(entered++));
     PARFAIT_CHECK_OK(block(run, one, &time, p.rope, {0, p.image_rows}));
   }
   std::copy_n(p.text.floats(), p.text_rows * D, work_.stream.floats() + p.image_rows * D);
   for (const TransformerBlock& one : layers_.blocks) {
-    PARFAIT_CHECK_OK(run.enter(++entered));
+    PARFAIT_CHECK_OK(run.enter(entered++));
     PARFAIT_CHECK_OK(block(run, one, &time, p.rope, {0, p.image_rows + p.text_rows}));
   }
-  PARFAIT_CHECK_OK(run.enter(0));
+  PARFAIT_CHECK_OK(run.enter(always_block));
   const Matrix normed = rows_of(work_.normed.view(), 0, p.real_image_rows);
   PARFAIT_CHECK_OK(run.layer_norm(rows_of(work_.stream.view(), 0, p.real_image_rows),
                                   {.epsilon = config_.final_epsilon, .scale = part(scale, 0, D)},

@@ -34,7 +34,7 @@ class ZImage : public Transformer {
   Buffer rows_from_noise(std::span<const float> noise, ImageSize size) const override;
   Buffer latent_image(const Buffer& rows, ImageSize size) const override;
   std::vector<float> sigmas(std::uint64_t steps, ImageSize size) const override;
-  std::uint64_t working_bytes(std::uint64_t text_rows, ImageSize size, DType dtype) const override;
+  Working working(const Workplace& place, std::uint64_t text_rows, ImageSize size) const override;
   std::uint64_t default_steps() const override { return 8; }
 
   Result<std::unique_ptr<Conditioning>> prepare(Run& run, const ConstMatrix& text,
@@ -51,6 +51,8 @@ class ZImage : public Transformer {
     Buffer mlp;     // [rows, 2F]: gate, up
     Buffer branch;  // F32 [rows, D]
   };
+  // Blocks of weights that are no transformer blocks.
+  enum : std::size_t { always_block, text_block, first_refiner_block };
   // Where a block works: rows [first, first + count) of the stream.
   struct Rows {
     std::uint64_t first = 0, count = 0;

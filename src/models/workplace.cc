@@ -1,0 +1,28 @@
+#include "models/workplace.h"
+
+#include <algorithm>
+
+#include "plan/state.h"
+
+namespace parfait::models {
+
+DType activation_dtype(const Plan& plan) {
+  const auto is_exact = [](const LayerPlan& layer) {
+    return layer.kind != LayerKind::linear || layer.format == "f32" || layer.format == "f16";
+  };
+  return std::ranges::all_of(plan.state()->layers, is_exact) ? DType::f32 : DType::bf16;
+}
+
+runtime::ScratchBytes Workplace::scratch() const {
+  return runtime::ScratchBytes(*plan.state(), threads);
+}
+
+std::uint64_t Workplace::count(runtime::ScratchBytes& scratch,
+                               std::initializer_list<const Linear*> linears, std::uint64_t rows,
+                               DType dtype) const {
+  for (const Linear* linear : linears)
+    for (const std::string& layer : linear->layers) scratch.count({layer, rows, dtype});
+  return scratch.bytes();
+}
+
+}  // namespace parfait::models
