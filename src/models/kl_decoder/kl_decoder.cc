@@ -46,10 +46,10 @@ std::string KlDecoder::name() const {
 }
 
 // A strip of a convolution: input, output, and the weight in the library's layout.
-std::uint64_t KlDecoder::scratch_bytes(const Conv& conv, std::uint64_t width) const {
+std::uint64_t KlDecoder::scratch_bytes(const Conv& conv, ImageSize size) const {
   constexpr std::uint64_t strip = 2048;  // pixels, as runtime::conv2d cuts them
-  const std::uint64_t pixels = std::max(strip, width);
-  return 4 * ((pixels + conv.kernel / 2 * 2 * width) * conv.in + pixels * conv.out) +
+  const std::uint64_t pixels = std::min(std::max(strip, size.width), size.height * size.width);
+  return 4 * ((pixels + conv.kernel / 2 * 2 * size.width) * conv.in + pixels * conv.out) +
          2 * 4 * conv.in * conv.out * conv.kernel * conv.kernel;
 }
 
@@ -62,12 +62,12 @@ std::uint64_t KlDecoder::working_bytes(ImageSize latent, unsigned threads,
     of_tiles = 4 * 4 * latent.height * latent.width * factor() * factor();  // sums, weights
     latent = {std::min(latent.height, tiles.side), std::min(latent.width, tiles.side)};
   }
-  std::uint64_t most = 0, scratch = scratch_bytes(conv_in_, latent.width),
-                pixels = latent.height * latent.width, width = latent.width;
+  std::uint64_t most = 0, scratch = scratch_bytes(conv_in_, latent);
+  std::uint64_t pixels = latent.height * latent.width;
   const auto resnet = [&](const Resnet& r) {
     const std::uint64_t in = r.conv1.in, out = r.conv1.out;
     most = std::max(most, pixels * std::max(2 * in + out, in + 2 * out));
-    scratch = std::max({scratch, scratch_bytes(r.conv1, width), scratch_bytes(r.conv2, width)});
+    scratch = std::max({scratch, scratch_bytes(r.conv1, latent), scratch_bytes(r.conv2, latent)});
   };
   resnet(mid1_);
   resnet(mid2_);
@@ -76,9 +76,9 @@ std::uint64_t KlDecoder::working_bytes(ImageSize latent, unsigned threads,
     for (const Resnet& r : stage.resnets) resnet(r);
     if (stage.upsample) {
       pixels *= 4;
-      width *= 2;
+      latent = {2 * latent.height, 2 * latent.width};
       most = std::max(most, pixels * (stage.upsample->in + stage.upsample->out));
-      scratch = std::max(scratch, scratch_bytes(*stage.upsample, width));
+      scratch = std::max(scratch, scratch_bytes(*stage.upsample, latent));
     }
   }
   return of_tiles + most * (dtype_bits(dtype_) / 8) + pixels * 3 * 4 + threads * scratch;

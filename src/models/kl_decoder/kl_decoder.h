@@ -69,7 +69,7 @@ class KlDecoder {
 
   template <class Visit>
   void for_convs(Visit visit);
-  std::uint64_t scratch_bytes(const Conv& conv, std::uint64_t width) const;
+  std::uint64_t scratch_bytes(const Conv& conv, ImageSize size) const;
   Result<Done> load(runtime::Ops& ops, Conv& conv);
   Result<Buffer> apply(Run& run, const Conv& conv, const Buffer& x, ImageSize size) const;
   Result<Buffer> norm_silu(Run& run, const Norm& norm, const Buffer& x) const;
