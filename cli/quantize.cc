@@ -44,7 +44,7 @@ int show_recipe(Program& program, const std::string& name) {
   std::string names;
   for (const RecipePreset& preset : recipe_presets())
     names += (names.empty() ? "" : ", ") + std::string(preset.name);
-  fail(ErrorCode::plan_option,
+  fail(ErrorCode::recipe_syntax,
        fmt::format("there is no preset {}; there are {}", printable(name), names));
 }
 

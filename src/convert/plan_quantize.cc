@@ -53,10 +53,10 @@ class Planner {
           quantized_already_.size() == 1 ? "1 layer is"
                                          : fmt::format("{} layers are", quantized_already_.size()),
           some_names(quantized_already_)));
-    if (problems_.size() == 1) return Error{ErrorCode::plan_option, problems_[0]};
+    if (problems_.size() == 1) return Error{ErrorCode::recipe_layer, problems_[0]};
     if (!problems_.empty())
-      return make_error(ErrorCode::plan_option, "{} problems with the recipe: {}", problems_.size(),
-                        fmt::join(problems_, "; "));
+      return make_error(ErrorCode::recipe_layer, "{} problems with the recipe: {}",
+                        problems_.size(), fmt::join(problems_, "; "));
     if (options_.target_bits || options_.target_bytes)
       PARFAIT_CHECK_OK(choose_formats(*state_, options_));
     else
@@ -84,7 +84,8 @@ class Planner {
       std::vector<std::string_view> names = {"auto"};
       for (const RecipePreset& one : recipe_presets()) names.push_back(one.name);
       const std::string nearest = nearest_name(options_.recipe, names);
-      return make_error(ErrorCode::plan_option, "{} is no preset and no file; the presets are {}{}",
+      return make_error(ErrorCode::recipe_syntax,
+                        "{} is no preset and no file; the presets are {}{}",
                         printable(options_.recipe), fmt::join(names, ", "),
                         nearest.empty() ? "" : "; did you mean " + nearest + "?");
     }

@@ -34,8 +34,8 @@ std::optional<std::uint64_t> whole_number(std::string_view text) {
 }
 
 Error bad_line(unsigned line, std::string_view what) {
-  return line ? make_error(ErrorCode::plan_option, "recipe, line {}: {}", line, what)
-              : make_error(ErrorCode::plan_option, "the format that was asked for: {}", what);
+  return line ? make_error(ErrorCode::recipe_syntax, "recipe, line {}: {}", line, what)
+              : make_error(ErrorCode::convert_option, "the format that was asked for: {}", what);
 }
 
 std::string did_you_mean(std::string_view word, std::span<const std::string_view> candidates) {
@@ -196,7 +196,7 @@ Result<std::vector<RecipeRule>> parse_recipe(std::string_view text,
     rules.push_back(std::move(rule));
     if (rules.size() > 10'000) return bad_line(number, "more than 10000 rules");
   }
-  if (rules.empty()) return make_error(ErrorCode::plan_option, "the recipe has no rule");
+  if (rules.empty()) return make_error(ErrorCode::recipe_syntax, "the recipe has no rule");
   return rules;
 }
 

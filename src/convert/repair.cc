@@ -88,9 +88,11 @@ class Planner {
     Draft draft(index);
     Unproven unproven;
     Proofs proofs;
-    if (options_.depth == CheckDepth::data)
+    if (options_.depth == CheckDepth::data) {
       PARFAIT_CHECK_OK(weigh(*checkpoint, options_.progress, proofs, unproven));
-    PARFAIT_CHECK_OK(mend_parts(draft, *checkpoint));
+      PARFAIT_CHECK_OK(weigh_bytes(*checkpoint, options_.progress, proofs));
+    }
+    PARFAIT_CHECK_OK(mend_parts(draft, *checkpoint, proofs));
     PARFAIT_CHECK_OK(mend_declarations(draft, *checkpoint, options_, proofs, unproven));
     state_->changes = std::move(draft.changes());
     state_->drafts = draft.take_files();

@@ -188,7 +188,8 @@ class Mender {
     if (!owner.weight) return;
     const formats::Layer* layer = checkpoint_.find(owner.name);
     const auto found = proofs_.find(std::string(owner.name));
-    const Proof* proof = found == proofs_.end() ? nullptr : &found->second;
+    const Proof* proof =
+        found == proofs_.end() || found->second.stored_as ? nullptr : &found->second;
     std::vector<std::size_t>& all = of_owner_[i];
     if (all.empty()) return declare(owner, layer, proof);
     if (!layer) return;

@@ -1,4 +1,4 @@
-// What int8 weights prove about their rotation.
+// What weights prove about their rotation.
 //
 // The inputs of a trained layer are unlike: some columns of W have far more energy than others. The
 // Hadamard rotation spreads each over its whole group, so a rotated weight's columns are alike, up
@@ -16,10 +16,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <unordered_set>
 #include <vector>
 
 #include "base/hadamard.h"
 #include "base/result.h"
+#include "convert/layer_rows.h"
 #include "convert/repair_mends.h"
 #include "formats/common.h"
 #include "formats/convrot_w4a4/layout.h"
@@ -160,22 +162,31 @@ class Weigher {
   Result<Done> weigh() {
     std::vector<Candidate> candidates;
     for (const formats::Owner& owner : owners_.all()) collect(owner, candidates);
+    PARFAIT_CHECK_OK(collect_open_groups(candidates));
     for (const Candidate& candidate : candidates) progress_.total += candidate.owner->weight->bytes;
     for (const Candidate& candidate : candidates) {
       progress_.what = candidate.owner->name;
       if (callback_ && !callback_(progress_))
         return make_error(ErrorCode::cancelled, "the repair was cancelled");
-      PARFAIT_CHECK_OK(weigh(candidate));
+      if (candidate.ask == Ask::group) {
+        PARFAIT_CHECK_OK(weigh_group(candidate));
+      } else {
+        PARFAIT_CHECK_OK(weigh(candidate));
+      }
       progress_.done += candidate.owner->weight->bytes;
     }
     return Done{};
   }
 
  private:
+  // Whether int8 codes are rotated at all, or by which group a layer is whose format says that it
+  // is rotated.
+  enum class Ask { rotation, group };
   struct Candidate {
     const formats::Owner* owner;
     const TensorInfo* scale;
     const formats::Layer* layer;  // null: nothing declares it
+    Ask ask = Ask::rotation;
   };
 
   // Layers whose declaration leaves the rotation open: none, int8 without convrot.
@@ -198,6 +209,80 @@ class Weigher {
       return;
     }
     out.push_back({&owner, scale, layer});
+  }
+
+  // Layers that are rotated by 256 for no better reason than that it is the default, and can be
+  // decoded.
+  Result<Done> collect_open_groups(std::vector<Candidate>& out) const {
+    std::unordered_set<std::string> open;
+    for (const Finding& finding : checkpoint_.findings)
+      if (finding.code == ErrorCode::marker_default && finding.got == "no convrot_groupsize")
+        open.insert(finding.layer);
+    if (open.empty()) return Done{};
+    PARFAIT_TRY(const std::vector<Finding> findings, formats::check_layers(checkpoint_, {}));
+    for (const Finding& finding : findings)
+      if (finding.severity == Severity::error) open.erase(finding.layer);
+    for (const formats::Owner& owner : owners_.all()) {
+      const formats::Layer* layer = checkpoint_.find(owner.name);
+      if (layer && owner.weight && owner.weight->bytes > 0 && layer->rotate_group != 0 &&
+          open.contains(std::string(owner.name)))
+        out.push_back({&owner, nullptr, layer, Ask::group});
+    }
+    return Done{};
+  }
+
+  Result<Done> weigh_group(const Candidate& candidate) {
+    // Decoded as if it were not rotated, which gives the values as they are stored.
+    formats::Layer stored = *candidate.layer;
+    stored.rotate_group = 0;
+    PARFAIT_TRY(LayerRows rows, LayerRows::open(checkpoint_, stored));
+    Spread spreads[2] = {Spread(rows.columns()), Spread(rows.columns())};
+    std::vector<float> values(rows.columns());
+    const std::uint64_t step = std::max<std::uint64_t>(1, rows.rows() / most_rows);
+    for (std::uint64_t row = 0, i = 0; row < rows.rows(); row += step, ++i) {
+      Result<Done> read = rows.read(row, 1, values.data());
+      if (!read.ok() && read.error().code == ErrorCode::data_not_finite) return Done{};
+      PARFAIT_CHECK_OK(read);
+      rows.drop(row, 1);
+      spreads[i % 2].add(values);
+    }
+    // Where nothing is proven, what the header says is all there is: complete_declaration() or
+    // unproven_rotation().
+    const Spread::Answer a = spreads[0].answer(), b = spreads[1].answer();
+    if (!a.proven || !b.proven || a.group != b.group) return Done{};
+    if (a.group == 1) {
+      if (candidate.layer->source != formats::Source::structure) contradict(candidate, a);
+      return Done{};
+    }
+    proofs_.emplace(std::string(candidate.owner->name),
+                    Proof{candidate.layer->format->name, a.group, why(a, a.group)});
+    return Done{};
+  }
+
+  void contradict(const Candidate& candidate, const Spread::Answer& a) {
+    Finding finding{ErrorCode::dialect_rotation};
+    finding.severity = Severity::warning;
+    finding.layer = candidate.owner->name;
+    finding.tensor = candidate.owner->weight->name;
+    finding.message =
+        fmt::format("it is declared as rotated, but {}, as if it were not", why(a, 0));
+    finding.file = checkpoint_.index->shards()[candidate.owner->weight->shard].reader->name();
+    unproven_.push_back(std::move(finding));
+  }
+
+  static std::string alike(const Spread::Answer& a) {
+    return fmt::format(
+        "its columns are too much alike, or not alike in the same way in both halves of its rows "
+        "({:.3g} at best, {:.3g} next, {:.3g} by chance, a share of {:.2f})",
+        a.best, a.next, a.chance, a.share);
+  }
+  static std::string why(const Spread::Answer& a, std::uint32_t group) {
+    return fmt::format(
+        "its columns' energies vary by {:.3g} {}, by at most {:.3g} otherwise and by {:.3g} by "
+        "chance",
+        a.best,
+        group == 0 ? "as they are stored" : fmt::format("when it is rotated back by {}", group),
+        a.next, a.chance);
   }
 
   Result<Done> weigh(const Candidate& candidate) {
@@ -239,23 +324,13 @@ class Weigher {
     // Rotated weights have scales by row; packed ones are always rotated.
     const bool proven =
         a.proven && b.proven && a.group == b.group && (a.group == 1 ? !int4 : by_row);
-    if (!proven)
-      return doubt(candidate,
-                   fmt::format("its columns are too much alike, or not alike in the same way in "
-                               "both halves of its rows ({:.3g} at best, {:.3g} next, {:.3g} by "
-                               "chance, a share of {:.2f})",
-                               a.best, a.next, a.chance, a.share));
+    if (!proven) return doubt(candidate, alike(a));
     const std::uint32_t group = a.group == 1 ? 0 : a.group;
     if (candidate.layer && group == 0 && !has_open_flag(candidate)) return;  // as it is declared
     Proof proof;
     proof.format = int4 ? "convrot_w4a4" : "int8_tensorwise";
     proof.rotate_group = group;
-    proof.why = fmt::format(
-        "its columns' energies vary by {:.3g} {}, by at most {:.3g} otherwise and by {:.3g} by "
-        "chance",
-        a.best,
-        group == 0 ? "as they are stored" : fmt::format("when it is rotated back by {}", group),
-        a.next, a.chance);
+    proof.why = why(a, group);
     proofs_.emplace(std::string(candidate.owner->name), std::move(proof));
   }
 

@@ -3,6 +3,7 @@
 #ifndef PARFAIT_CONVERT_REPAIR_MENDS_H_
 #define PARFAIT_CONVERT_REPAIR_MENDS_H_
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -19,6 +20,8 @@ struct Proof {
   std::string_view format;
   std::uint32_t rotate_group = 0;  // 0: it is not rotated
   std::string why;                 // the figures
+  // Nothing about the rotation, but that the weight's bytes are of this type.
+  std::optional<DType> stored_as = {};
 };
 using Proofs = std::unordered_map<std::string, Proof>;  // by layer
 
@@ -44,11 +47,14 @@ Result<Done> mend_declarations(Draft& draft, const formats::Checkpoint& checkpoi
                                Unproven& unproven);
 
 // repair_parts.cc: names, dtypes and shapes of scales.
-Result<Done> mend_parts(Draft& draft, const formats::Checkpoint& checkpoint);
+Result<Done> mend_parts(Draft& draft, const formats::Checkpoint& checkpoint, const Proofs& proofs);
 
-// repair_evidence.cc: reads the weights whose rotation is not declared.
+// repair_evidence.cc: reads the weights whose rotation, or its group, is not declared.
 Result<Done> weigh(const formats::Checkpoint& checkpoint, const ProgressCallback& progress,
                    Proofs& proofs, Unproven& unproven);
+// repair_bytes.cc: reads the weights that are declared as fp8 and stored as U8.
+Result<Done> weigh_bytes(const formats::Checkpoint& checkpoint, const ProgressCallback& progress,
+                         Proofs& proofs);
 
 }  // namespace parfait::convert
 

@@ -92,6 +92,15 @@ class PartMender {
     return Done{};
   }
 
+  // The weight: the same bytes by another type's name.
+  void retype(const Proof& proof) {
+    const TensorInfo& weight = *layer_.part("weight");
+    draft_.of(weight).declared.dtype = *proof.stored_as;
+    draft_.note(weight.shard, layer_.name, weight.name, formats::tensor_text(weight),
+                fmt::format("{} {}", dtype_name(*proof.stored_as), shape_text(weight.shape)),
+                proof.why);
+  }
+
  private:
   void rename(const formats::PartSpec& spec, const TensorInfo& tensor, std::string& name,
               std::vector<std::string>& reasons) {
@@ -124,7 +133,7 @@ class PartMender {
 
 }  // namespace
 
-Result<Done> mend_parts(Draft& draft, const formats::Checkpoint& checkpoint) {
+Result<Done> mend_parts(Draft& draft, const formats::Checkpoint& checkpoint, const Proofs& proofs) {
   for (const formats::Layer& layer : checkpoint.layers) {
     if (layer.format->folder == "plain") continue;
     PartMender mender(draft, layer);
@@ -132,6 +141,8 @@ Result<Done> mend_parts(Draft& draft, const formats::Checkpoint& checkpoint) {
       const TensorInfo* tensor = layer.part(spec.role);
       if (tensor && spec.role != "weight") PARFAIT_CHECK_OK(mender.mend(spec, *tensor));
     }
+    const auto proof = proofs.find(std::string(layer.name));
+    if (proof != proofs.end() && proof->second.stored_as) mender.retype(proof->second);
   }
   return Done{};
 }

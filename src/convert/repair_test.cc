@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <csignal>
 #include <fstream>
@@ -14,8 +15,11 @@
 #include <map>
 #include <random>
 
+#include "base/floats.h"
 #include "base/hadamard.h"
 #include "container/tensor_index.h"
+#include "container/writer.h"
+#include "formats/encode.h"
 #include "formats/format.h"
 #include "io/patch.h"
 #include "support/test_file.h"
@@ -205,6 +209,209 @@ TEST_F(RepairTest, UnlikeColumnsProveTheRotation) {
                                  group);
     EXPECT_EQ(deep.changes()[0].after, expected);
   }
+}
+
+// Rows with unlike columns, as trained weights have them, rotated where asked.
+std::vector<float> unlike_columns(std::size_t rows, std::size_t columns, std::uint32_t group) {
+  std::mt19937 random(11);
+  std::normal_distribution<float> bell(0, 0.05f);
+  std::vector<float> values(rows * columns);
+  for (std::size_t r = 0; r < rows; ++r) {
+    const std::span row(values.data() + r * columns, columns);
+    for (std::size_t k = 0; k < columns; ++k) row[k] = bell(random) * (k % 37 == 5 ? 6.0f : 1.0f);
+    if (group != 0) rotate_groups(row, group);
+  }
+  return values;
+}
+
+// A layer as the format's own encoder makes it, of values that are rotated already; without a
+// marker if there is none.
+std::vector<std::byte> encoded(std::string_view name, const std::vector<float>& values,
+                               std::size_t rows, std::size_t columns, std::string_view marker) {
+  const formats::Format& format = *formats::find_format(name);
+  formats::WeightShape shape;
+  shape.shape = {rows, columns};
+  shape.rows = rows;
+  shape.columns = columns;
+  formats::EncodeSettings settings;  // not rotated: the values are
+  settings.scale_group = format.name == "w6a8_int8" ? 32 : 64;
+  const formats::RowReader reader = [&](std::uint64_t first, std::uint64_t count,
+                                        float* out) -> Result<Done> {
+    std::copy_n(values.data() + first * columns, count * columns, out);
+    return Done{};
+  };
+  formats::Survey survey;
+  if (format.encoder->survey) survey = *format.encoder->survey(shape, settings, reader);
+  std::vector<std::vector<std::byte>> data;
+  formats::EncodeBuffers buffers;
+  const auto tensors = format.encoder->tensors(shape, settings);
+  for (const formats::EncodedTensor& tensor : tensors) {
+    data.emplace_back(*container::tensor_bytes({"", tensor.dtype, tensor.shape}));
+    buffers.tensors.push_back(data.back().data());
+  }
+  std::vector<float> work = values;
+  format.encoder->encode(shape, settings, survey, 0, rows, work.data(), buffers);
+  TestFile file;
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    file.raw("a." + std::string(tensors[i].suffix), tensors[i].dtype, tensors[i].shape, data[i]);
+  if (!marker.empty()) file.marker("a", marker);
+  return file.bytes();
+}
+
+TEST_F(RepairTest, WeightsProveTheGroupOfFormatsThatAreRotated) {
+  constexpr std::size_t rows = 256, columns = 512;
+  struct Case {
+    std::string_view format, marker, group_size;
+  };
+  for (const Case& one :
+       {Case{"asym_w4a8_int8", "", R"("group_size": 64, )"},
+        Case{"w6a8_int8", R"({"format": "w6a8_int8", "group_size": 32})", R"("group_size": 32, )"},
+        Case{"convrot_w4a4", R"({"format": "convrot_w4a4"})", ""}}) {
+    for (const std::uint32_t group : {16u, 64u, 256u}) {
+      const auto path = folder_.write(
+          "open.safetensors",
+          encoded(one.format, unlike_columns(rows, columns, group), rows, columns, one.marker));
+      const RepairPlan deep = plan(path, {.depth = CheckDepth::data});
+      EXPECT_TRUE(deep.remaining().empty()) << deep.remaining()[0].line();
+      ASSERT_EQ(deep.changes().size(), 1u) << one.format << group;
+      EXPECT_EQ(deep.changes()[0].after,
+                fmt::format(R"({{"format": "{}", {}"convrot_groupsize": {}}})", one.format,
+                            one.group_size, group));
+      ASSERT_TRUE(carry_out_repair(deep, {}).ok());
+      EXPECT_TRUE(plan(path, {.depth = CheckDepth::data}).changes().empty());
+    }
+    // What is alike proves nothing: a marker gets ComfyUI's default, and none is made up.
+    std::vector<float> noise = unlike_columns(rows, columns, 0);
+    std::mt19937 random(5);
+    std::normal_distribution<float> bell(0, 0.05f);
+    for (float& value : noise) value = bell(random);
+    const auto path =
+        folder_.write("noise.safetensors", encoded(one.format, noise, rows, columns, one.marker));
+    const RepairPlan deep = plan(path, {.depth = CheckDepth::data});
+    if (one.marker.empty()) {
+      EXPECT_TRUE(deep.changes().empty());
+      ASSERT_EQ(deep.remaining().size(), 1u);
+    } else {
+      ASSERT_EQ(deep.changes().size(), 1u);
+      EXPECT_NE(deep.changes()[0].after.find(R"("convrot_groupsize": 256)"), std::string::npos);
+    }
+  }
+}
+
+// Without a marker its shapes are also those of asym_w4a8_int8 in groups of 48.
+TEST_F(RepairTest, AW6A8LayerThatMayBeAnotherFormatStays) {
+  const auto path = folder_.write("six.safetensors",
+                                  encoded("w6a8_int8", unlike_columns(256, 512, 64), 256, 512, ""));
+  const RepairPlan deep = plan(path, {.depth = CheckDepth::data});
+  EXPECT_TRUE(deep.changes().empty());
+  ASSERT_EQ(deep.remaining().size(), 1u);
+  EXPECT_EQ(deep.remaining()[0].code, ErrorCode::format_undeclared);
+}
+
+TEST_F(RepairTest, ADeclaredRotationThatTheWeightDeniesIsTold) {
+  const auto path = folder_.write("denied.safetensors",
+                                  encoded("w6a8_int8", unlike_columns(256, 512, 0), 256, 512,
+                                          R"({"format": "w6a8_int8", "group_size": 32})"));
+  const RepairPlan deep = plan(path, {.depth = CheckDepth::data});
+  ASSERT_EQ(deep.remaining().size(), 1u);
+  EXPECT_EQ(deep.remaining()[0].code, ErrorCode::dialect_rotation);
+}
+
+TEST_F(RepairTest, BytesProveThatAWeightIsFp8) {
+  constexpr std::size_t rows = 64, columns = 256;
+  for (const auto& [name, dtype] :
+       {std::pair{"float8_e4m3fn", DType::f8_e4m3}, std::pair{"float8_e5m2", DType::f8_e5m2}}) {
+    std::mt19937 random(7);
+    std::normal_distribution<float> bell(0, 60);
+    std::vector<std::byte> codes(rows * columns), numbers(codes.size()), noise(codes.size()),
+        signed_codes(codes.size());
+    for (std::size_t i = 0; i < codes.size(); ++i) {
+      const float value = std::clamp(bell(random), -440.0f, 440.0f);
+      codes[i] = static_cast<std::byte>(dtype == DType::f8_e5m2 ? float_to_e5m2(value)
+                                                                : float_to_e4m3(value));
+      numbers[i] = static_cast<std::byte>(static_cast<int>(128 + value / 4));
+      signed_codes[i] = static_cast<std::byte>(static_cast<std::int8_t>(value / 4));
+      noise[i] = static_cast<std::byte>(random());
+    }
+    const auto file = [&](const std::vector<std::byte>& bytes, DType as) {
+      TestFile made;
+      made.raw("a.weight", as, {rows, columns}, bytes);
+      made.floats("a.weight_scale", DType::f32, {}, 0.001f);
+      made.marker("a", fmt::format(R"({{"format": "{}"}})", name));
+      return made.bytes();
+    };
+    const auto path = folder_.write("u8.safetensors", file(codes, DType::u8));
+    EXPECT_FALSE(plan(path).remaining().empty()) << "no header proves it";
+    EXPECT_TRUE(plan(path).changes().empty());
+    const RepairPlan deep = plan(path, {.depth = CheckDepth::data});
+    EXPECT_TRUE(deep.remaining().empty()) << deep.remaining()[0].line();
+    ASSERT_EQ(deep.changes().size(), 1u);
+    ASSERT_TRUE(carry_out_repair(deep, {}).ok());
+    EXPECT_EQ(contents(path), contents(folder_.write("good.safetensors", file(codes, dtype))));
+    for (const auto& other : {numbers, signed_codes, noise}) {
+      const auto wrong = folder_.write("wrong.safetensors", file(other, DType::u8));
+      const RepairPlan none = plan(wrong, {.depth = CheckDepth::data});
+      EXPECT_TRUE(none.changes().empty()) << name;
+      EXPECT_FALSE(none.remaining().empty()) << name;
+    }
+  }
+}
+
+TEST_F(RepairTest, QuantFormatOfTheWholeFile) {
+  TestFile file;
+  file.metadata("quant_format", "MXFP8");
+  file.codes("a.weight", DType::f8_e4m3, {128, 128});
+  file.codes("a.weight_scale", DType::u8, {128, 4});
+  file.floats("norm.weight", DType::f32, {64}, 1.0f);
+  const auto path = folder_.write("whole.safetensors", file.bytes());
+  ASSERT_TRUE(carry_out_repair(plan(path), {}).ok());
+  TestFile good;
+  good.codes("a.weight", DType::f8_e4m3, {128, 128});
+  good.codes("a.weight_scale", DType::u8, {128, 4});
+  good.floats("norm.weight", DType::f32, {64}, 1.0f);
+  good.marker("a", R"({"format": "mxfp8"})");
+  EXPECT_EQ(contents(path), contents(folder_.write("good.safetensors", good.bytes())));
+  const RepairPlan again = plan(path);
+  EXPECT_TRUE(again.changes().empty() && again.remaining().empty());
+}
+
+TEST_F(RepairTest, ABareStringInATable) {
+  TestFile file, good;
+  file.metadata("_quantization_metadata",
+                R"({"format_version": "1.0", "layers": {"a": "float8_e4m3fn"}})");
+  good.metadata("_quantization_metadata",
+                R"({"format_version": "1.0", "layers": {"a": {"format": "float8_e4m3fn"}}})");
+  for (TestFile* one : {&file, &good}) {
+    one->codes("a.weight", DType::f8_e4m3, {64, 64});
+    one->floats("a.weight_scale", DType::f32, {}, 0.5f);
+  }
+  const auto path = folder_.write("string.safetensors", file.bytes());
+  ASSERT_TRUE(carry_out_repair(plan(path), {}).ok());
+  EXPECT_EQ(contents(path), contents(folder_.write("good.safetensors", good.bytes())));
+  EXPECT_TRUE(plan(path).changes().empty());
+}
+
+// A table and a marker that contradict one another: nothing proves which holds, unless one asks for
+// ComfyUI's reading, where the table does.
+TEST_F(RepairTest, CompatSettlesAContradiction) {
+  const Layout layout{
+      .table = R"({"format_version": "1.0", "layers": {"blocks.0.fc1": )"
+               R"({"format": "int8_tensorwise", "convrot": true, "convrot_groupsize": 64}}})"};
+  const auto path = write(layout);
+  const RepairPlan strict = plan(path);
+  EXPECT_TRUE(strict.changes().empty());
+  EXPECT_FALSE(strict.remaining().empty());
+  RepairOptions comfy;
+  comfy.open.compat = Compat::comfyui;
+  const RepairPlan first = plan(path, comfy);
+  ASSERT_EQ(first.changes().size(), 1u);
+  EXPECT_NE(first.changes()[0].after.find(R"("convrot_groupsize": 64)"), std::string::npos)
+      << first.changes()[0].after;
+  EXPECT_TRUE(first.remaining().empty());
+  ASSERT_TRUE(carry_out_repair(first, {}).ok());
+  // Now all readings agree.
+  const RepairPlan again = plan(path);
+  EXPECT_TRUE(again.changes().empty() && again.remaining().empty());
 }
 
 TEST_F(RepairTest, LegacyScaledFp8) {

@@ -5,6 +5,7 @@
 #include <spawn.h>
 #include <stdlib.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -118,6 +119,36 @@ Ended Running::wait() {
 Ended parfait(const std::vector<std::string>& arguments,
               const std::vector<std::string>& environment, const std::string& out_path) {
   return Running(arguments, environment, out_path).wait();
+}
+
+Ended parfait_prepared(const std::vector<std::string>& arguments,
+                       const std::function<bool()>& prepare) {
+  std::vector<std::string> words = {PARFAIT_PROGRAM};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  const std::vector<char*> list = pointers(words);
+  Ended ended;
+  int out[2] = {-1, -1}, err[2] = {-1, -1};
+  make_pipe(out);
+  make_pipe(err);
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::dup2(out[1], 1);
+    ::dup2(err[1], 2);
+    if (prepare()) ::execv(PARFAIT_PROGRAM, list.data());
+    ::_exit(not_prepared);
+  }
+  ::close(out[1]);
+  ::close(err[1]);
+  EXPECT_GT(pid, 0);
+  // Its answers are short: neither pipe is filled while the other is read.
+  while (read_some(err[0], ended.err)) {
+  }
+  while (read_some(out[0], ended.out)) {
+  }
+  ::close(out[0]);
+  ::close(err[0]);
+  if (pid > 0) ended.status = wait_for(pid);
+  return ended;
 }
 
 Ended parfait_on_terminal(const std::vector<std::string>& arguments,

@@ -6,6 +6,7 @@
 
 #include <csignal>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -46,6 +47,12 @@ class Running {
 
 Ended parfait(const std::vector<std::string>& arguments,
               const std::vector<std::string>& environment = {}, const std::string& out_path = {});
+// The same in a process that does something to itself first: limits, another user, system calls
+// that fail. Where that is not to be had (prepare gives false), or the program cannot be started
+// then, the status is not_prepared.
+constexpr int not_prepared = 126;
+Ended parfait_prepared(const std::vector<std::string>& arguments,
+                       const std::function<bool()>& prepare);
 // The same with standard output on a pseudo-terminal; stderr is lost.
 Ended parfait_on_terminal(const std::vector<std::string>& arguments,
                           const std::vector<std::string>& environment);

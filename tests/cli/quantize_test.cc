@@ -51,6 +51,12 @@ class QuantizeTest : public CliTest {
     arguments.insert(arguments.end(), more.begin(), more.end());
     return parfait(arguments);
   }
+  static CheckedCheckpoint check_or_fail(const Result<Checkpoint>& checkpoint) {
+    EXPECT_TRUE(checkpoint.ok());
+    auto report = check(*checkpoint);
+    EXPECT_TRUE(report.ok() && report->checked);
+    return *std::move(report->checked);
+  }
   std::string recipe(const std::string& text) {
     return folder_.write("recipe.txt", std::string_view(text)).string();
   }
@@ -142,6 +148,63 @@ TEST_F(QuantizeTest, Threads_memory_reader_and_instruction_set_change_no_byte) {
   }
 }
 
+// The goldens of comfy-kitchen's own encoders on bf16 and f16 weights
+// (tools/make_encoder_goldens.py).
+TEST_F(QuantizeTest, Like_kitchen_bf16_gives_what_comfy_kitchen_gives) {
+  const std::string goldens = std::string(PARFAIT_SOURCE_DIR) + "/tests/golden/encoders/";
+  const auto sources = open(goldens + "sources.safetensors");
+  ASSERT_TRUE(sources.ok());
+  const auto read = [](const Checkpoint& file, const std::string& name) -> std::vector<std::byte> {
+    for (const TensorInfo& tensor : file.tensors())
+      if (tensor.name == name) return *read_tensor(file, tensor);
+    ADD_FAILURE() << "there is no " << name;
+    return {};
+  };
+  struct Case {
+    const char *format, *options, *golden;
+    std::vector<std::string> parts;
+  };
+  const std::vector<Case> cases = {
+      {"int8_tensorwise", "group=none", "r0_g0_row", {"weight", "weight_scale"}},
+      {"int8_tensorwise", "group=256", "r256_g0_row", {"weight", "weight_scale"}},
+      {"convrot_w4a4", "group=64", "r64_g0_row", {"weight", "weight_scale"}},
+      {"float8_e4m3fn", "", "r0_g0_row", {"weight", "weight_scale"}},
+      {"nvfp4", "", "r0_g0_row", {"weight", "weight_scale", "weight_scale_2"}},
+  };
+  for (const std::string dtype : {"bf16", "f16"}) {
+    TestFile file;
+    file.raw("a.weight", dtype == "bf16" ? DType::bf16 : DType::f16, {32, 512},
+             read(*sources, dtype));
+    source_ = folder_.write("kitchen.safetensors", file.bytes()).string();
+    for (const Case& one : cases) {
+      const auto golden = open(goldens + one.format + ".safetensors");
+      ASSERT_TRUE(golden.ok());
+      const std::string rules = recipe(std::string("a ") + one.format + " " + one.options);
+      ASSERT_EQ(quantize({"--recipe", rules, "--like", "kitchen-bf16"}).status, 0);
+      const auto made = open(out_);
+      ASSERT_TRUE(made.ok());
+      const std::string name = dtype + "_" + dtype + "_" + one.golden + ".";
+      for (const std::string& part : one.parts) {
+        const auto got = read(*made, "a." + part), want = read(*golden, name + part);
+        ASSERT_EQ(got.size(), want.size()) << one.format << " " << part;
+        std::size_t other = 0;
+        for (std::size_t i = 0; i < got.size(); ++i) other += got[i] != want[i];
+        // Rotations are sums, whose order is the matrix library's: their last bits differ, and so
+        // does what a processor makes of subnormals (row 15).
+        const bool rotated = std::string(one.golden)[1] != '0';
+        EXPECT_LE(other, rotated ? got.size() / 25 : 0)
+            << dtype << " " << one.format << " " << one.options << " " << part;
+      }
+      // The default is another.
+      const std::string like = contents(out_);
+      ASSERT_EQ(quantize({"--recipe", rules}).status, 0);
+      if (std::string(one.format) == "int8_tensorwise") {
+        EXPECT_FALSE(contents(out_) == like) << one.options;
+      }
+    }
+  }
+}
+
 TEST_F(QuantizeTest, Targets_are_met_from_below) {
   const std::string rules = recipe("blocks.* default\n");
   double before = 0;
@@ -180,6 +243,16 @@ TEST_F(QuantizeTest, Recipes_that_cannot_be_read_are_refused_before_any_work) {
     for (const std::string& word : words)
       EXPECT_TRUE(contains(ended.err, word)) << word << " in " << ended.err;
     EXPECT_FALSE(std::filesystem::exists(out_));
+    // The code tells a recipe that cannot be read from one that does not fit the file.
+    const auto checked = check_or_fail(open(source_));
+    QuantizeOptions options;
+    options.recipe.clear();
+    options.recipe_text = text;
+    const auto plan = plan_quantize(checked, options);
+    ASSERT_FALSE(plan.ok());
+    EXPECT_EQ(error_code_name(plan.error().code),
+              contains(text, "fc3") ? "recipe.layer" : "recipe.syntax")
+        << text;
   }
   const Ended unknown = quantize({"--recipe", "flux3"});
   EXPECT_EQ(unknown.status, 2);
