@@ -10,6 +10,7 @@
 #include <array>
 #include <cmath>
 
+#include "base/checked.h"
 #include "base/result.h"
 #include "convert/repair_mends.h"
 
@@ -69,7 +70,7 @@ Result<Done> weigh_bytes(const formats::Checkpoint& checkpoint, const ProgressCa
     const TensorInfo* weight = layer.part("weight");
     if (layer.format->folder != "float8" || !weight || weight->dtype != DType::u8) continue;
     const DType dtype = layer.format->name == "float8_e5m2" ? DType::f8_e5m2 : DType::f8_e4m3;
-    const std::uint64_t pieces = (weight->bytes + at_once - 1) / at_once;
+    const std::uint64_t pieces = ceil_div(weight->bytes, at_once);
     const std::uint64_t step = std::max<std::uint64_t>(1, weight->bytes / most_codes);
     Histogram histogram;
     std::vector<std::byte> scratch;

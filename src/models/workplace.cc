@@ -25,4 +25,8 @@ std::uint64_t Workplace::count(runtime::ScratchBytes& scratch,
   return scratch.bytes();
 }
 
+std::uint64_t Workplace::attention(const runtime::AttentionShape& shape) const {
+  return runtime::attention_scratch(isas, threads, shape);
+}
+
 }  // namespace parfait::models

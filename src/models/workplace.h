@@ -27,6 +27,8 @@ struct Workplace {
   // Counts layers that take so many rows of this type; returns the scratch's bytes.
   std::uint64_t count(runtime::ScratchBytes& scratch, std::initializer_list<const Linear*> linears,
                       std::uint64_t rows, DType dtype) const;
+  // Scratch of one call.
+  std::uint64_t attention(const runtime::AttentionShape& shape) const;
 };
 
 }  // namespace parfait::models

@@ -43,8 +43,7 @@ class Generator {
         o_(options),
         callbacks_(callbacks),
         trace_(trace),
-        ops_(pipeline.setup.threads,
-             pipeline.setup.plan.isa ? isas_within(*pipeline.setup.plan.isa) : machine_isas()),
+        ops_(pipeline.setup.threads, pipeline.isas()),
         size_{options.height / pipeline.latent_factor, options.width / pipeline.latent_factor} {
     if (callbacks.preview) o_.previews = Previews::each_step;
   }

@@ -75,6 +75,9 @@ ImageSize latent_size(const GenerateOptions& options, std::uint64_t factor) {
 
 }  // namespace
 
+std::vector<Isa> Pipeline::isas() const {
+  return setup.plan.isa ? isas_within(*setup.plan.isa) : machine_isas();
+}
 Result<std::unique_ptr<Transformer>> Pipeline::make_transformer() const {
   return models::find_transformer(*transformer.checkpoint, transformer.path.string());
 }
@@ -200,7 +203,7 @@ Result<Budget> Pipeline::budget(const GenerateOptions& options) const {
   PARFAIT_TRY(const std::unique_ptr<KlDecoder> decoder, make_decoder());
   PARFAIT_TRY(const std::vector<std::uint64_t> taps, this->taps(*encoder));
   const unsigned threads = runtime::thread_count(setup.threads);
-  const std::vector<Isa> isas = setup.plan.isa ? isas_within(*setup.plan.isa) : machine_isas();
+  const std::vector<Isa> isas = this->isas();
   const ImageSize size = latent_size(options, latent_factor);
   const std::uint64_t tokens = needs.max_tokens, states = 4 * tokens * needs.width,
                       latent = 4 * model->latent_channels() * size.height * size.width,

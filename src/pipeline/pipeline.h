@@ -38,6 +38,8 @@ struct Pipeline {
   static Result<std::shared_ptr<const Pipeline>> open(const PipelineFiles& files,
                                                       const PipelineOptions& options);
 
+  // The instruction sets that may run it.
+  std::vector<Isa> isas() const;
   // Graphs hold scratch, so each run makes its own.
   Result<std::unique_ptr<models::Transformer>> make_transformer() const;
   Result<std::unique_ptr<models::qwen3::Qwen3>> make_encoder() const;

@@ -122,10 +122,8 @@ Result<Done> conv2d(Ops& ops, const ConstMatrix& x, ImageSize size, const ConvWe
   if (packed.out_channels == 0) return Done{};
   const kernels::ConvKernel& kernel = packed.in_channels == 0 ? kernels::conv_kernels().back()
                                                               : ops.choose(kernels::conv_kernels());
-  // Strips of about so many pixels, whatever the number of threads.
-  constexpr std::uint64_t pixels = 2048;
   const std::uint64_t rows =
-      std::clamp<std::uint64_t>(pixels / shape.out.width, 1, shape.out.height);
+      std::clamp<std::uint64_t>(conv_strip_pixels / shape.out.width, 1, shape.out.height);
   return run_pieces(ops, "conv2d", kernel.name, ceil_div(shape.out.height, rows),
                     [&](std::uint64_t piece, std::vector<float>& scratch) {
                       const std::uint64_t oy0 = piece * rows;

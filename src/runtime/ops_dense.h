@@ -16,6 +16,9 @@ struct ConvWeight {
   kernels::PackedConv packed;
 };
 
+// Output pixels that a convolution makes at a time, about, whatever the number of threads.
+inline constexpr std::uint64_t conv_strip_pixels = 2048;
+
 Result<std::shared_ptr<const DenseWeight>> pack_dense(Ops& ops, const ConstMatrix& w,
                                                       std::span<const float> bias);
 Result<Done> dense(Ops& ops, const ConstMatrix& x, const DenseWeight& w, const Matrix& y);

@@ -4,8 +4,6 @@
 
 #include <chrono>
 #include <csignal>
-#include <fstream>
-#include <iterator>
 #include <thread>
 
 #include "cli/program.h"
@@ -16,11 +14,6 @@ namespace {
 
 using ConvertTest = CliTest;
 using Strings = std::vector<std::string>;
-
-std::string bytes_of(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 TEST_F(ConvertTest, ConvertsAndReports) {
   const std::string out = path("out.safetensors");
@@ -90,7 +83,7 @@ TEST_F(ConvertTest, BadArgumentsAreOneSentence) {
 }
 
 TEST_F(ConvertTest, RefusesToWriteOverItsInput) {
-  const std::string before = bytes_of(mixed_);
+  const std::string before = contents(mixed_);
   std::filesystem::create_symlink(mixed_, path("link.safetensors"));
   std::filesystem::create_hard_link(mixed_, path("hard.safetensors"));
   for (const char* name : {"mixed.safetensors", "link.safetensors", "hard.safetensors"}) {
@@ -102,7 +95,7 @@ TEST_F(ConvertTest, RefusesToWriteOverItsInput) {
       parfait({"convert", mixed_, "-o", folder_.path().string(), "--max-shard", "1K"});
   EXPECT_EQ(shards.status, 2);
   EXPECT_TRUE(contains(shards.err, "a new or an empty folder")) << shards.err;
-  EXPECT_EQ(bytes_of(mixed_), before);
+  EXPECT_EQ(contents(mixed_), before);
 }
 
 TEST_F(ConvertTest, TargetsThatCannotBeWritten) {
@@ -130,7 +123,7 @@ TEST_F(ConvertTest, AFullDiskLeavesTheOldFile) {
   std::signal(SIGXFSZ, old_handler);
   EXPECT_EQ(ended.status, 2);
   EXPECT_TRUE(contains(ended.err, "there is no room for its")) << ended.err;
-  EXPECT_EQ(bytes_of(out), "old");
+  EXPECT_EQ(contents(out), "old");
   EXPECT_EQ(names(), (Strings{"mixed.safetensors", "out.safetensors"}));
 }
 
@@ -154,13 +147,13 @@ TestFile many_layers() {
 }
 
 void wait_for_journal(const std::string& path, std::size_t entries) {
-  for (int i = 0; i < 3000 && lines(bytes_of(path)) < entries; ++i)
+  for (int i = 0; i < 3000 && lines(contents(path)) < entries; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
 }
 
 TEST_F(ConvertTest, AKilledRunIsResumed) {
   const std::string source = folder_.write("many.safetensors", many_layers().bytes()).string();
-  const std::string before = bytes_of(source);
+  const std::string before = contents(source);
   const std::string out = path("out.safetensors"), whole = path("whole.safetensors");
   const Strings work = {"--to", "asym_w4a8_int8", "--threads", "1"};
   const auto command = [&](const std::string& target, const Strings& more) {
@@ -177,12 +170,12 @@ TEST_F(ConvertTest, AKilledRunIsResumed) {
   }
   EXPECT_FALSE(std::filesystem::exists(out));
   EXPECT_TRUE(std::filesystem::exists(out + ".partial"));
-  EXPECT_EQ(bytes_of(source), before);
+  EXPECT_EQ(contents(source), before);
   const Ended resumed = parfait(command(out, {"--resume", "--json"}));
   ASSERT_EQ(resumed.status, 0) << resumed.err;
   EXPECT_GE(resumed.json()["resumed"], 2);
   ASSERT_EQ(parfait(command(whole, {})).status, 0);
-  EXPECT_TRUE(bytes_of(out) == bytes_of(whole));
+  EXPECT_TRUE(contents(out) == contents(whole));
   EXPECT_EQ(names(), (Strings{"many.safetensors", "mixed.safetensors", "out.safetensors",
                               "whole.safetensors"}));
 }
@@ -211,7 +204,7 @@ TEST_F(ConvertTest, ShardsAndAGgufFile) {
   EXPECT_EQ(parfait({"diff", mixed_, path("one.safetensors")}).status, 0);
   const Ended gguf = parfait({"convert", mixed_, "-o", path("out.gguf"), "--to", "q8_0"});
   ASSERT_EQ(gguf.status, 0) << gguf.err;
-  EXPECT_EQ(bytes_of(path("out.gguf")).substr(0, 4), "GGUF");
+  EXPECT_EQ(contents(path("out.gguf")).substr(0, 4), "GGUF");
 }
 
 TEST_F(ConvertTest, HasHelpWithExamples) {

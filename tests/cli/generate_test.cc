@@ -8,8 +8,6 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <thread>
 
 #include "cli/program.h"
@@ -19,11 +17,6 @@ namespace {
 
 const std::string digits = std::string(PARFAIT_SOURCE_DIR) + "/examples/digits";
 const std::string klein = std::string(PARFAIT_SOURCE_DIR) + "/tests/golden/pipelines/klein";
-
-std::string read(const std::string& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 class GenerateTest : public CliTest {
  protected:
@@ -44,7 +37,7 @@ TEST_F(GenerateTest, WritesAPictureWithItsParameters) {
   EXPECT_EQ(ended.err, "");
   for (const char* part : {"text encoder", "6 convrot_w4a4, 6 int8_tensorwise", "seed 3, 4 steps"})
     EXPECT_TRUE(contains(ended.out, part)) << part << "\n" << ended.out;
-  const std::string png = read(out);
+  const std::string png = contents(out);
   EXPECT_TRUE(png.starts_with("\x89PNG\r\n"));
   EXPECT_TRUE(contains(png, "parameters"));
   EXPECT_TRUE(contains(png,
@@ -55,7 +48,7 @@ TEST_F(GenerateTest, WritesAPictureWithItsParameters) {
 TEST_F(GenerateTest, SameSeedSamePictureWhateverTheThreads) {
   ASSERT_EQ(generate({"-o", path("a.png"), "--threads", "1"}).status, 0);
   ASSERT_EQ(generate({"-o", path("b.png"), "--threads", "3"}).status, 0);
-  EXPECT_EQ(read(path("a.png")), read(path("b.png")));
+  EXPECT_EQ(contents(path("a.png")), contents(path("b.png")));
 }
 
 TEST_F(GenerateTest, NumbersSeveralPicturesAndTellsAll) {
@@ -136,7 +129,7 @@ TEST_F(GenerateTest, AFullDiskLeavesTheOldPicture) {
   std::signal(SIGXFSZ, old_handler);
   EXPECT_EQ(ended.status, 2);
   EXPECT_TRUE(contains(ended.err, "x.png")) << ended.err;
-  EXPECT_EQ(read(path("x.png")), "old");
+  EXPECT_EQ(contents(path("x.png")), "old");
   EXPECT_EQ(names(), before);
 }
 
@@ -164,8 +157,8 @@ TEST_F(GenerateTest, PreviewAndBudgetChangeNoPicture) {
   ASSERT_EQ(preview.status, 0) << preview.err;
   const Ended budget = generate({"--max-memory", "300M", "-o", path("c.png")});
   ASSERT_EQ(budget.status, 0) << budget.err;
-  EXPECT_EQ(read(path("a.png")), read(path("b.png")));
-  EXPECT_EQ(read(path("a.png")), read(path("c.png")));
+  EXPECT_EQ(contents(path("a.png")), contents(path("b.png")));
+  EXPECT_EQ(contents(path("a.png")), contents(path("c.png")));
   ASSERT_EQ(generate({"--preview", "--sheet", path("d.png")}).status, 0);
   EXPECT_EQ(names(),
             (std::vector<std::string>{"a.png", "b.png", "c.png", "d.png", "mixed.safetensors"}));
@@ -178,8 +171,8 @@ TEST_F(GenerateTest, PromptsTimesCount) {
   EXPECT_EQ(names(), (std::vector<std::string>{"m-01.png", "m-02.png", "m-03.png", "m-04.png",
                                                "mixed.safetensors"}));
   ASSERT_EQ(generate({"--seed", "6", "-o", path("one.png")}).status, 0);
-  EXPECT_EQ(read(path("m-02.png")), read(path("one.png")));
-  EXPECT_NE(read(path("m-04.png")), read(path("one.png")));
+  EXPECT_EQ(contents(path("m-02.png")), contents(path("one.png")));
+  EXPECT_NE(contents(path("m-04.png")), contents(path("one.png")));
 }
 
 // As in downloads whose files lie in a cache.

@@ -9,6 +9,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <fstream>
+#include <iterator>
 
 extern char** environ;
 
@@ -119,6 +121,11 @@ Ended Running::wait() {
 Ended parfait(const std::vector<std::string>& arguments,
               const std::vector<std::string>& environment, const std::string& out_path) {
   return Running(arguments, environment, out_path).wait();
+}
+
+std::string contents(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 Ended parfait_prepared(const std::vector<std::string>& arguments,

@@ -45,6 +45,9 @@ class Running {
   int out_ = -1, err_ = -1;
 };
 
+// A file's bytes.
+std::string contents(const std::filesystem::path& path);
+
 Ended parfait(const std::vector<std::string>& arguments,
               const std::vector<std::string>& environment = {}, const std::string& out_path = {});
 // The same in a process that does something to itself first: limits, another user, system calls

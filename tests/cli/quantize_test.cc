@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <cmath>
-#include <fstream>
 #include <thread>
 
 #include "cli/program.h"
@@ -12,11 +11,6 @@
 
 namespace parfait::test {
 namespace {
-
-std::string contents(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 class QuantizeTest : public CliTest {
  protected:

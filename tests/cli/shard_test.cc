@@ -26,10 +26,6 @@ class ShardTest : public CliTest {
     file.marker("blocks.0.mlp.fc1", R"({"format": "int8_tensorwise"})");
     source_ = folder_.write("source.safetensors", file.bytes()).string();
   }
-  static std::string bytes_of(const std::string& file) {
-    std::ifstream in(file, std::ios::binary);
-    return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  }
   std::string source_;
 };
 
@@ -46,9 +42,9 @@ TEST_F(ShardTest, MergeGivesBackWhatShardCut) {
   const Ended joined = parfait({"merge", path("ranks"), "-o", path("merged.safetensors")});
   ASSERT_EQ(joined.status, 0) << joined.err;
   EXPECT_TRUE(contains(joined.out, "byte for byte")) << joined.out;
-  EXPECT_EQ(bytes_of(path("merged.safetensors")), bytes_of(source_));
+  EXPECT_EQ(contents(path("merged.safetensors")), contents(source_));
   const auto json = parfait({"merge", path("ranks"), "-o", path("again"), "--json"}).json();
-  EXPECT_EQ(json["files"][0]["bytes"], bytes_of(source_).size());
+  EXPECT_EQ(json["files"][0]["bytes"], contents(source_).size());
 }
 
 TEST_F(ShardTest, TakesTheOptionsOfPlan) {
@@ -134,11 +130,11 @@ TEST_F(ShardTest, AnUnsoundFileIsNotCut) {
 
 TEST_F(ShardTest, TrailingBytesComeBack) {
   const std::string trailed = path("trailed.safetensors");
-  std::ofstream(trailed, std::ios::binary) << bytes_of(source_) << "L2P_bypass_footer";
+  std::ofstream(trailed, std::ios::binary) << contents(source_) << "L2P_bypass_footer";
   EXPECT_EQ(parfait({"shard", trailed, "--tp", "2", "-o", path("ranks")}).status, 1);
   ASSERT_EQ(parfait({"shard", trailed, "--tp", "2", "-o", path("ranks"), "--lenient"}).status, 0);
   ASSERT_EQ(parfait({"merge", path("ranks"), "-o", path("merged")}).status, 0);
-  EXPECT_EQ(bytes_of(path("merged")), bytes_of(trailed));
+  EXPECT_EQ(contents(path("merged")), contents(trailed));
 }
 
 TEST_F(ShardTest, AKilledRunLeavesTheSourceAndNoRanks) {
@@ -150,14 +146,14 @@ TEST_F(ShardTest, AKilledRunLeavesTheSourceAndNoRanks) {
              std::vector<std::byte>(64 * 4096 * 2, std::byte{1}));
   }
   const std::string big = folder_.write("big.safetensors", file.bytes()).string();
-  const std::string before = bytes_of(big);
+  const std::string before = contents(big);
   Running running({"shard", big, "--tp", "2", "-o", path("ranks")});
   ::usleep(30'000);
   running.send(SIGTERM);
   const Ended ended = running.wait();
   EXPECT_TRUE(ended.status == 128 + SIGTERM || ended.status == 0) << ended.status << ended.err;
   EXPECT_EQ(std::filesystem::exists(path("ranks")), ended.status == 0);
-  EXPECT_EQ(bytes_of(big), before);
+  EXPECT_EQ(contents(big), before);
   for (const std::string& name : names()) EXPECT_FALSE(contains(name, "partial")) << name;
 }
 

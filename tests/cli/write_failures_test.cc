@@ -14,7 +14,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstddef>
-#include <fstream>
 #include <iterator>
 #include <map>
 #include <thread>
@@ -31,11 +30,6 @@ using Strings = std::vector<std::string>;
 constexpr unsigned nobody = 65534;
 // Inside of every output, and behind its header and first layers.
 constexpr std::uint32_t room = 40'000;
-
-std::string contents(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 // Files may not grow beyond the room: a disk that is found to be full when room is reserved, or
 // while a file that reserves none grows.

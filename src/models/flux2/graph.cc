@@ -138,13 +138,12 @@ Flux2::Working Flux2::working(const Workplace& place, std::uint64_t text_rows,
   for (const SingleBlock& block : l.single_blocks)
     place.count(pass, {&block.in, &block.out}, rows, dtype);
   working.pass = rows * (4 * 2 * D + element * (D + 3 * D + 2 * F + D + F)) + pass.bytes() +
-                 runtime::attention_scratch(place.isas, place.threads,
-                                            {.queries = rows,
-                                             .keys = rows,
-                                             .heads = config_.heads,
-                                             .kv_heads = config_.heads,
-                                             .head_size = config_.head_size,
-                                             .dtype = dtype});
+                 place.attention({.queries = rows,
+                                  .keys = rows,
+                                  .heads = config_.heads,
+                                  .kv_heads = config_.heads,
+                                  .head_size = config_.head_size,
+                                  .dtype = dtype});
   return working;
 }
 

@@ -47,8 +47,8 @@ std::string KlDecoder::name() const {
 
 // A strip of a convolution: input, output, and the weight in the library's layout.
 std::uint64_t KlDecoder::scratch_bytes(const Conv& conv, ImageSize size) const {
-  constexpr std::uint64_t strip = 2048;  // pixels, as runtime::conv2d cuts them
-  const std::uint64_t pixels = std::min(std::max(strip, size.width), size.height * size.width);
+  const std::uint64_t pixels =
+      std::min(std::max(runtime::conv_strip_pixels, size.width), size.height * size.width);
   return 4 * ((pixels + conv.kernel / 2 * 2 * size.width) * conv.in + pixels * conv.out) +
          2 * 4 * conv.in * conv.out * conv.kernel * conv.kernel;
 }

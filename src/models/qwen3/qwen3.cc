@@ -140,13 +140,12 @@ std::uint64_t Qwen3::working_bytes(const Workplace& place, std::uint64_t ids) co
   return ids *
              (4 * (2 * c.width + c.head_size) + element * (c.width + Q + 2 * KV + Q + 2 * c.mlp)) +
          place.threads * 4 * c.width + scratch.bytes() +
-         runtime::attention_scratch(place.isas, place.threads,
-                                    {.queries = ids,
-                                     .keys = ids,
-                                     .heads = c.heads,
-                                     .kv_heads = c.kv_heads,
-                                     .head_size = c.head_size,
-                                     .dtype = dtype});
+         place.attention({.queries = ids,
+                          .keys = ids,
+                          .heads = c.heads,
+                          .kv_heads = c.kv_heads,
+                          .head_size = c.head_size,
+                          .dtype = dtype});
 }
 
 Result<Done> Qwen3::encode(Run& run, std::span<const std::int64_t> ids,

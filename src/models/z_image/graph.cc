@@ -108,13 +108,12 @@ ZImage::Working ZImage::working(const Workplace& place, std::uint64_t text_rows,
       place.count(scratch, {&b.modulation}, 1, DType::f32);
       place.count(scratch, {&b.qkv, &b.out, &b.gate, &b.down, &b.up}, among, dtype);
     }
-    return runtime::attention_scratch(place.isas, place.threads,
-                                      {.queries = among,
-                                       .keys = among,
-                                       .heads = config_.heads,
-                                       .kv_heads = config_.heads,
-                                       .head_size = config_.head_size,
-                                       .dtype = dtype});
+    return place.attention({.queries = among,
+                            .keys = among,
+                            .heads = config_.heads,
+                            .kv_heads = config_.heads,
+                            .head_size = config_.head_size,
+                            .dtype = dtype});
   };
   const std::uint64_t work = rows * (4 * 2 * D + element * (D + 3 * D + D + 2 * F));
   runtime::ScratchBytes preparing = place.scratch(), pass = place.scratch();
