@@ -5,6 +5,7 @@
 namespace parfait {
 
 void rotate_groups(std::span<float> values, std::uint64_t group) {
+  if (group == 0) return;
   for (std::size_t start = 0; start + group <= values.size(); start += group) {
     float* v = values.data() + start;
     for (std::uint64_t stride = 1; stride < group; stride *= 4) {

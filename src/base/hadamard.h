@@ -23,7 +23,7 @@ constexpr bool is_rotation_group(std::uint64_t group) {
 }
 
 // Multiplies each run of `group` values by H_group, in float, in place. values.size() must be a
-// multiple of group, and is_rotation_group(group).
+// multiple of group, and is_rotation_group(group); a group of 0 leaves the values as they are.
 void rotate_groups(std::span<float> values, std::uint64_t group);
 
 }  // namespace parfait

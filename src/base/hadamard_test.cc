@@ -134,6 +134,13 @@ TEST(Hadamard, groups_do_not_touch_each_other) {
   rotate_groups({}, 256);
 }
 
+TEST(Hadamard, no_group_leaves_values_as_they_are) {
+  std::vector<float> v = {1, 2, 3, 4, 5, 6, 7, 8};
+  const std::vector<float> before = v;
+  rotate_groups(v, 0);
+  EXPECT_EQ(v, before);
+}
+
 TEST(Hadamard, the_order_of_sums_is_the_written_one) {
   // Faster paths must match bit for bit, so the order is part of the contract.
   const float a = 1e8f, b = 1, c = -1e8f, d = 1;
