@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 
 #include "cli/table.h"
 
@@ -66,6 +67,23 @@ std::uint64_t parse_size(const std::string& name, const std::string& given) {
       !(bytes >= 1 && bytes < 1e18))
     throw CLI::ValidationError(name, "takes a size such as 6G or 900M, not " + printable(given));
   return static_cast<std::uint64_t>(bytes);
+}
+
+void tell_partial(std::string target) {
+  while (target.ends_with('/')) target.pop_back();
+  std::error_code ignored;
+  if (std::filesystem::exists(target + ".partial", ignored))
+    complain(printable(target, 1000) + ".partial stays; the same command with --resume goes on");
+}
+
+void add_start_option(CLI::App& verb, ShardStart& start) {
+  verb.add_flag_callback(
+      "--resume", [&start] { start = ShardStart::resume; },
+      "Go on from what a run that was ended left behind; leave it behind on Ctrl-C");
+}
+
+void print_resumed(Output& out, std::uint64_t bytes) {
+  if (bytes > 0) out.print("{} had been written by an earlier run\n", bytes_text(bytes));
 }
 
 CheckedCheckpoint require_sound(Program& program, const Checkpoint& checkpoint,

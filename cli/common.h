@@ -44,6 +44,14 @@ T get(Result<T> result) {
   if (!result.ok()) throw Failure{std::move(result).error()};
   return std::move(result).value();
 }
+// Says that the partial file or folder of an output stays, where one does.
+void tell_partial(std::string target);
+// The value of a Result of writing `target`.
+template <class T>
+T get_output(Result<T> result, const std::string& target) {
+  if (!result.ok() && result.error().code == ErrorCode::cancelled) tell_partial(target);
+  return get(std::move(result));
+}
 [[noreturn]] void fail(ErrorCode code, std::string message);
 
 // --json
@@ -57,6 +65,11 @@ struct MachineArguments {
 };
 void add_machine_options(CLI::App& verb, MachineArguments& arguments);
 PlanOptions plan_options(const MachineArguments& arguments);
+
+// --resume, of a verb that writes its output over what an interrupted run left of it.
+void add_start_option(CLI::App& verb, ShardStart& start);
+// "N bytes had been written by an earlier run", if any had.
+void print_resumed(Output& out, std::uint64_t bytes);
 
 // An option that takes one of a few words. Target is the words' type or an optional of it.
 template <class Value, class Target>

@@ -79,8 +79,8 @@ int run(Program& program, Arguments& arguments) {
   if (arguments.gguf) arguments.convert.container = ConvertOptions::Container::gguf;
   ProgressBar bar("converting");
   arguments.convert.progress = bar.callback();
-  const ConvertReport report =
-      get(convert_checkpoint(checked, arguments.target, arguments.convert));
+  const ConvertReport report = get_output(
+      convert_checkpoint(checked, arguments.target, arguments.convert), arguments.target);
   if (program.json)
     print_json(program.out, report_json(report, arguments));
   else

@@ -18,18 +18,21 @@ int run(Program& program, const Arguments& arguments) {
   {
     ProgressBar bar("merging");
     options.progress = bar.callback();
-    report = get(merge(arguments.folder, arguments.out, options));
+    report = get_output(merge(arguments.folder, arguments.out, options), arguments.out);
   }
   if (program.json) {
     Json files = Json::array();
     for (const WrittenFile& file : report.files)
       files.push_back({{"path", file.path}, {"bytes", file.bytes}});
-    print_json(program.out, {{"folder", arguments.folder}, {"files", std::move(files)}});
+    print_json(program.out, {{"folder", arguments.folder},
+                             {"resumed_bytes", report.resumed_bytes},
+                             {"files", std::move(files)}});
     return exit_ok;
   }
   for (const WrittenFile& file : report.files)
     program.out.print("{}: {}, byte for byte the source\n", printable(file.path, 1000),
                       bytes_text(file.bytes));
+  print_resumed(program.out, report.resumed_bytes);
   return exit_ok;
 }
 
@@ -48,6 +51,7 @@ void add_merge(CLI::App& app, Program& program) {
                   "The file to write; of a source of several files, the folder")
       ->required()
       ->type_name("FILE");
+  add_start_option(verb, arguments->merge.start);
   add_choice<Io>(verb, "--io", arguments->merge.io, {{"mapped", Io::mapped}, {"pread", Io::pread}},
                  "How files are read");
   add_number<std::uint64_t>(verb, "--max-header", arguments->merge.max_header_bytes, 8, 1ull << 40,

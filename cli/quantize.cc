@@ -200,11 +200,7 @@ int run(Program& program, Arguments& a) {
   require_writable(a.html);
   bar.emplace("quantising");
   a.run.progress = bar->callback();
-  Result<QuantizeReport> made = quantize(plan, a.out, a.run);
-  std::error_code ignored;
-  if (!made.ok() && std::filesystem::exists(a.out + ".partial", ignored))
-    complain(printable(a.out, 1000) + ".partial stays; the same command with --resume goes on");
-  const QuantizeReport report = get(std::move(made));
+  const QuantizeReport report = get_output(quantize(plan, a.out, a.run), a.out);
   bar.reset();
   write_page(a, plan, report);
   if (program.json) {

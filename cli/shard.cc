@@ -10,6 +10,7 @@ namespace {
 struct Arguments {
   std::string path, out;
   std::uint32_t ranks = 0;
+  ShardStart start = ShardStart::afresh;
   OpenOptions open;
   TpArguments tp;
 };
@@ -26,7 +27,9 @@ int run(Program& program, const Arguments& arguments) {
   {
     ProgressBar bar("sharding");
     report =
-        get(shard(plan, arguments.out, {arguments.path, arguments.open.compat, bar.callback()}));
+        get_output(shard(plan, arguments.out,
+                         {arguments.path, arguments.open.compat, arguments.start, bar.callback()}),
+                   arguments.out);
   }
   if (program.json) {
     Json ranks = Json::array();
@@ -34,6 +37,7 @@ int run(Program& program, const Arguments& arguments) {
       ranks.push_back({{"path", file.path}, {"bytes", file.bytes}});
     print_json(program.out, {{"out", arguments.out},
                              {"source_bytes", report.source_bytes},
+                             {"resumed_bytes", report.resumed_bytes},
                              {"layers_split", report.layers_split},
                              {"layers_replicated", report.layers_replicated},
                              {"ranks", std::move(ranks)}});
@@ -43,6 +47,7 @@ int run(Program& program, const Arguments& arguments) {
   for (const WrittenFile& file : report.ranks)
     table.add({printable(file.path, 1000), bytes_text(file.bytes)});
   table.print(program.out);
+  print_resumed(program.out, report.resumed_bytes);
   program.out.print("\n{} split, {} on every rank; `parfait merge` gives back the {} of {}\n",
                     counted(report.layers_split, "layer"), grouped(report.layers_replicated),
                     bytes_text(report.source_bytes), printable(arguments.path, 1000));
@@ -69,6 +74,7 @@ void add_shard(CLI::App& app, Program& program) {
                   "The folder to write: new, empty, or of an earlier `parfait shard`")
       ->required()
       ->type_name("DIR");
+  add_start_option(verb, arguments->start);
   add_tp_options(verb, arguments->tp);
   add_open_options(verb, arguments->open);
   add_json_option(verb, program);

@@ -18,10 +18,15 @@
 
 namespace parfait {
 
+// Where to begin. resume: what an interrupted run of the same work left is read and compared, and
+// written again only from where it differs; and it is left in its place on cancellation.
+enum class ShardStart { afresh, resume };
+
 struct ShardOptions {
   // What was opened: where a shard set's index is looked for.
   std::filesystem::path source;
   Compat compat = Compat::none;  // with which it was opened
+  ShardStart start = ShardStart::afresh;
   ProgressCallback progress;
 };
 
@@ -34,6 +39,7 @@ struct ShardReport {
   std::vector<WrittenFile> ranks;
   std::uint64_t layers_split = 0, layers_replicated = 0;
   std::uint64_t source_bytes = 0;
+  std::uint64_t resumed_bytes = 0;  // of the ranks' that an earlier run had written
 };
 
 // Writes one file for each rank of the plan, 1 to 1024, into a folder that is new, empty, or the
@@ -42,6 +48,7 @@ Result<ShardReport> shard(const Plan& plan, const std::filesystem::path& folder,
                           const ShardOptions& options = {});
 
 struct MergeOptions {
+  ShardStart start = ShardStart::afresh;
   Io io = Io::mapped;
   std::uint64_t max_header_bytes = 100'000'000;
   ProgressCallback progress;
@@ -49,6 +56,7 @@ struct MergeOptions {
 
 struct MergeReport {
   std::vector<WrittenFile> files;
+  std::uint64_t resumed_bytes = 0;  // that an earlier run had written
 };
 
 // The source of a folder that shard() wrote, byte for byte: `target` is the file, or for a source

@@ -12,9 +12,9 @@
 
 #include "base/result.h"
 #include "convert/error_sums.h"
-#include "convert/layer_rows.h"
 #include "convert/panels.h"
 #include "convert/quantize_state.h"
+#include "runtime/layer_rows.h"
 
 namespace parfait::convert {
 namespace {
@@ -37,7 +37,7 @@ struct Sample {
 };
 
 Result<Sample> take_sample(const formats::Checkpoint& source, const formats::Layer& layer) {
-  PARFAIT_TRY(LayerRows rows, LayerRows::open(source, layer));
+  PARFAIT_TRY(runtime::LayerRows rows, runtime::LayerRows::open(source, layer));
   const std::uint64_t count = std::clamp<std::uint64_t>(
       sampled_values / std::max<std::uint64_t>(layer.columns, 1), 1, layer.rows);
   Sample sample;

@@ -9,8 +9,8 @@
 #include "base/result.h"
 #include "convert/error_sums.h"
 #include "convert/fast_rows.h"
-#include "convert/layer_rows.h"
 #include "convert/panels.h"
+#include "runtime/layer_rows.h"
 
 namespace parfait::convert {
 namespace {
@@ -35,7 +35,7 @@ std::uint64_t panel_rows_for(std::uint64_t rows, std::uint64_t columns, const En
 // not known before all rows were seen.
 class PlainRows {
  public:
-  PlainRows(const EncodeWork& work, LayerRows& rows, std::uint64_t panel_rows,
+  PlainRows(const EncodeWork& work, runtime::LayerRows& rows, std::uint64_t panel_rows,
             const EncodeMeans& means)
       : work_(work),
         rows_(rows),
@@ -122,7 +122,7 @@ class PlainRows {
 
   // From the output's bytes alone, as a reader of the file decodes them.
   Result<Done> measure(std::uint64_t weight_bytes) {
-    PARFAIT_TRY(Window window, Window::reserve(weight_bytes));
+    PARFAIT_TRY(runtime::Window window, runtime::Window::reserve(weight_bytes));
     formats::LayerData data{&work_.target.written(), {window.bytes()}, {}};
     for (std::size_t i = 0; i < side_.size(); ++i) {
       PARFAIT_CHECK_OK(means_.out.get(work_.outputs[i + 1], 0, side_[i]));
@@ -153,7 +153,7 @@ class PlainRows {
   }
 
   const EncodeWork& work_;
-  LayerRows& rows_;
+  runtime::LayerRows& rows_;
   const EncodeMeans& means_;
   const std::uint64_t panel_rows_, columns_;
   std::uint64_t row_bytes_ = 0;
@@ -171,7 +171,7 @@ double LayerError::sqnr_db() const {
 }
 
 Result<LayerError> encode_layer(const EncodeWork& work, const EncodeMeans& means) {
-  PARFAIT_TRY(LayerRows rows, LayerRows::open(work.source, work.layer));
+  PARFAIT_TRY(runtime::LayerRows rows, runtime::LayerRows::open(work.source, work.layer));
   const std::uint64_t panel = panel_rows_for(rows.rows(), rows.columns(), means);
   PARFAIT_TRY(const ErrorSums sums, has_fast_rows(work)
                                         ? encode_fast_rows(work, rows, panel, means)

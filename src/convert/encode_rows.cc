@@ -7,9 +7,9 @@
 #include "base/checked.h"
 #include "base/result.h"
 #include "container/writer.h"
-#include "convert/layer_rows.h"
 #include "convert/panels.h"
-#include "convert/window.h"
+#include "runtime/layer_rows.h"
+#include "runtime/window.h"
 
 namespace parfait::convert {
 namespace {
@@ -20,7 +20,7 @@ class SegmentReader {
   static Result<SegmentReader> open(const formats::Checkpoint& source, const Item& item) {
     SegmentReader reader;
     for (const Segment& segment : item.segments) {
-      PARFAIT_TRY(LayerRows rows, LayerRows::open(source, *segment.layer));
+      PARFAIT_TRY(runtime::LayerRows rows, runtime::LayerRows::open(source, *segment.layer));
       reader.segments_.push_back({segment, std::move(rows)});
     }
     return reader;
@@ -53,7 +53,7 @@ class SegmentReader {
  private:
   struct Open {
     Segment segment;
-    LayerRows rows;
+    runtime::LayerRows rows;
   };
 
   template <class F>
@@ -115,7 +115,7 @@ class RowsEncoder {
          work_.encoder.tensors(work_.shape, work_.settings)) {
       PARFAIT_TRY(const std::uint64_t bytes, container::tensor_bytes({std::string(tensor.suffix),
                                                                       tensor.dtype, tensor.shape}));
-      PARFAIT_TRY(Window window, Window::reserve(bytes));
+      PARFAIT_TRY(runtime::Window window, runtime::Window::reserve(bytes));
       buffers_.push_back(window.data());
       windows_.push_back(std::move(window));
       bytes_.push_back(bytes);
@@ -184,8 +184,8 @@ class RowsEncoder {
   const EncodeRowsOptions& options_;
   const PutBytes& put_;
   formats::Survey survey_;
-  std::vector<Window> windows_;      // of each tensor: only rows in use take memory
-  std::vector<std::byte*> buffers_;  // the windows' places
+  std::vector<runtime::Window> windows_;  // of each tensor: only rows in use take memory
+  std::vector<std::byte*> buffers_;       // the windows' places
   std::vector<std::uint64_t> bytes_;
   std::uint64_t row_bytes_ = 0;
   std::vector<Scratch> scratch_;

@@ -62,7 +62,7 @@ struct Scratch {
 
 class FastRows {
  public:
-  FastRows(const EncodeWork& work, LayerRows& rows, std::uint64_t panel_rows,
+  FastRows(const EncodeWork& work, runtime::LayerRows& rows, std::uint64_t panel_rows,
            const EncodeMeans& means)
       : work_(work),
         rows_(rows),
@@ -189,7 +189,7 @@ class FastRows {
   }
 
   const EncodeWork& work_;
-  LayerRows& rows_;
+  runtime::LayerRows& rows_;
   const EncodeMeans& means_;
   const kernels::QuantizeKernel& kernel_;
   const Codes codes_;
@@ -212,7 +212,7 @@ bool has_fast_rows(const EncodeWork& work) {
          checked_product(tensors[1].shape) == work.target.shape().rows;
 }
 
-Result<ErrorSums> encode_fast_rows(const EncodeWork& work, LayerRows& rows,
+Result<ErrorSums> encode_fast_rows(const EncodeWork& work, runtime::LayerRows& rows,
                                    std::uint64_t panel_rows, const EncodeMeans& means) {
   return FastRows(work, rows, panel_rows, means).run();
 }

@@ -8,14 +8,14 @@
 
 #include "convert/encode_layer.h"
 #include "convert/error_sums.h"
-#include "convert/layer_rows.h"
+#include "runtime/layer_rows.h"
 
 namespace parfait::convert {
 
 // Whether there is such a path for this work.
 bool has_fast_rows(const EncodeWork& work);
 // Writes the weight and its scales. rows: of work.layer.
-Result<ErrorSums> encode_fast_rows(const EncodeWork& work, LayerRows& rows,
+Result<ErrorSums> encode_fast_rows(const EncodeWork& work, runtime::LayerRows& rows,
                                    std::uint64_t panel_rows, const EncodeMeans& means);
 
 }  // namespace parfait::convert

@@ -51,44 +51,72 @@ class Merger {
     PARFAIT_CHECK_OK(refuse_source(target));
     PARFAIT_CHECK_OK(open_ranks());
     for (const FileEntry& file : manifest_.files) progress_.total += file.bytes;
-    if (manifest_.files.size() == 1 && manifest_.index.empty()) {
-      PARFAIT_TRY(StreamOut out, StreamOut::create(target));
-      PARFAIT_CHECK_OK(write_file(out, 0));
-      PARFAIT_CHECK_OK(check_ends());
-      PARFAIT_CHECK_OK(out.finish());
-      return MergeReport{{{target.string(), out.bytes()}}};
-    }
+    if (manifest_.files.size() == 1 && manifest_.index.empty()) return write_single(target);
     return write_folder(target);
   }
 
  private:
+  // Where the merge was cancelled and may be resumed, what was written stays.
+  template <class Target>
+  Result<Done> keep_or_drop(Result<Done> written, Target& target) const {
+    if (!written.ok() && written.error().code == ErrorCode::cancelled &&
+        options_.start == ShardStart::resume)
+      target.keep();
+    return written;
+  }
+
+  Result<MergeReport> write_single(const fs::path& target) {
+    PARFAIT_TRY(StreamOut out, StreamOut::create(target, manifest_.files[0].bytes, fingerprint(),
+                                                 start_of(options_.start)));
+    PARFAIT_CHECK_OK(keep_or_drop(write_file(out, 0), out));
+    PARFAIT_CHECK_OK(check_ends());
+    PARFAIT_CHECK_OK(out.finish());
+    return MergeReport{{{target.string(), out.bytes()}}, out.kept()};
+  }
+
   Result<MergeReport> write_folder(const fs::path& target) {
+    PARFAIT_TRY(io::NewFolder folder,
+                io::NewFolder::create(target, {}, fingerprint(), start_of(options_.start)));
     MergeReport report;
-    PARFAIT_TRY(io::NewFolder folder, io::NewFolder::create(target));
-    const auto create = [&](const std::string& name) -> Result<StreamOut> {
-      std::error_code error;
-      const fs::path path = folder.path() / name;
-      fs::create_directories(path.parent_path(), error);
-      if (fs::exists(path, error))
-        return lie(fmt::format("names the file {} twice", printable(name)));
-      return StreamOut::create(path);
-    };
-    for (const FileEntry& index : manifest_.index) {
-      PARFAIT_TRY(StreamOut out, create(index.name));
-      PARFAIT_CHECK_OK(rest_->each(index.bytes, [&](ByteSpan bytes) { return out.append(bytes); }));
-      if (out.digest() != index.digest) return changed(index.name, out.digest(), index.digest);
-      PARFAIT_CHECK_OK(out.finish());
-      report.files.push_back({(target / index.name).string(), out.bytes()});
-    }
-    for (std::size_t i = 0; i < manifest_.files.size(); ++i) {
-      PARFAIT_TRY(StreamOut out, create(manifest_.files[i].name));
-      PARFAIT_CHECK_OK(write_file(out, i));
-      PARFAIT_CHECK_OK(out.finish());
-      report.files.push_back({(target / manifest_.files[i].name).string(), out.bytes()});
-    }
+    PARFAIT_CHECK_OK(keep_or_drop(write_files(folder, report), folder));
     PARFAIT_CHECK_OK(check_ends());
     PARFAIT_CHECK_OK(folder.finish());
+    for (WrittenFile& file : report.files) file.path = (target / file.path).string();
     return report;
+  }
+
+  Result<Done> write_files(const io::NewFolder& folder, MergeReport& report) {
+    std::unordered_set<std::string> names;
+    const auto write = [&](const std::string& name, const auto& fill) -> Result<Done> {
+      if (!names.insert(fs::path(name).lexically_normal().string()).second)
+        return lie(fmt::format("names the file {} twice", printable(name)));
+      PARFAIT_TRY(StreamOut out, StreamOut::create(folder, name));
+      PARFAIT_CHECK_OK(fill(out));
+      PARFAIT_CHECK_OK(out.finish());
+      report.files.push_back({name, out.bytes()});
+      report.resumed_bytes += out.kept();
+      return Done{};
+    };
+    for (const FileEntry& index : manifest_.index) {
+      const auto fill = [&](StreamOut& out) -> Result<Done> {
+        PARFAIT_CHECK_OK(rest_->each(index.bytes, [&](ByteSpan b) { return out.append(b); }));
+        if (out.digest() != index.digest) return changed(index.name, out.digest(), index.digest);
+        return Done{};
+      };
+      PARFAIT_CHECK_OK(write(index.name, fill));
+    }
+    for (std::size_t i = 0; i < manifest_.files.size(); ++i)
+      PARFAIT_CHECK_OK(
+          write(manifest_.files[i].name, [&](StreamOut& out) { return write_file(out, i); }));
+    return Done{};
+  }
+
+  // Of work whose files are worth comparing with these.
+  std::string fingerprint() const {
+    std::string text = "merge 1";
+    for (const FileEntry& file : manifest_.files)
+      text += fmt::format(" {}:{}", file.bytes, file.digest);
+    return text;
   }
 
   Error lie(const std::string& what) const {

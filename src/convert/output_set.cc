@@ -1,17 +1,12 @@
 #include "convert/output_set.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <map>
-#include <system_error>
 #include <utility>
 
 #include "base/result.h"
 #include "io/json.h"
-#include "io/replacement.h"
 
 namespace parfait::convert {
 namespace {
@@ -63,27 +58,6 @@ std::string index_text(const Conversion& plan, const std::vector<std::size_t>& u
 
 }  // namespace
 
-OutputSet::OutputSet(OutputSet&& other) noexcept
-    : shards_(std::move(other.shards_)),
-      gguf_(std::move(other.gguf_)),
-      places_(std::move(other.places_)),
-      unit_shards_(std::move(other.unit_shards_)),
-      done_(std::move(other.done_)),
-      folder_(std::move(other.folder_)),
-      partial_folder_(std::exchange(other.partial_folder_, {})),
-      index_(std::move(other.index_)),
-      files_(std::move(other.files_)),
-      total_bytes_(other.total_bytes_),
-      left_(other.left_) {}
-
-OutputSet::~OutputSet() {
-  if (partial_folder_.empty() || left_ == Left::kept) return;
-  shards_.clear();  // removes what they had begun
-  std::error_code ignored;
-  for (const std::string& file : files_) fs::remove(partial_folder_ / file, ignored);
-  fs::remove(partial_folder_, ignored);
-}
-
 Result<OutputSet> OutputSet::create(const fs::path& target, const Conversion& plan,
                                     std::span<const Checkpoint> inputs,
                                     const OutputSetOptions& options) {
@@ -127,35 +101,16 @@ Result<Done> OutputSet::add_safetensors(const fs::path& target, const Conversion
 Result<Done> OutputSet::create_shards(const fs::path& target, const Conversion& plan,
                                       std::span<const Checkpoint> inputs,
                                       const OutputSetOptions& options) {
-  std::error_code error;
-  fs::path folder = target;
-  if (!folder.has_filename()) folder = folder.parent_path();  // "out/"
-  if (fs::exists(folder, error) &&
-      !(fs::is_directory(folder, error) && fs::is_empty(folder, error)))
-    return make_error(ErrorCode::file_write,
-                      "{}: shards need a new or an empty folder, and this is {}", path_text(target),
-                      fs::is_directory(folder, error) ? "one that holds files" : "a file");
-  folder_ = folder;
-  fs::path partial = folder;
-  partial += ".partial";
-  if (!fs::create_directory(partial, error) && error)
-    return make_error(ErrorCode::file_write, "{}: cannot be created: {}", path_text(target),
-                      error.message());
-  if (!fs::is_directory(partial, error))
-    return make_error(ErrorCode::file_write, "{}: {} is in the way and is no folder",
-                      path_text(target), path_text(partial));
+  target_ = target;
+  PARFAIT_TRY(io::NewFolder folder,
+              io::NewFolder::create(target, {}, options.fingerprint, options.start));
+  folder_.emplace(std::move(folder));
   const auto groups = group_units(plan, options.max_shard);
   for (std::size_t g = 0; g < groups.size(); ++g) {
     files_.push_back(fmt::format("model-{:05}-of-{:05}.safetensors", g + 1, groups.size()));
-    Result<Done> added = add_safetensors(partial / files_.back(), plan, groups[g], inputs, options);
-    if (added.ok()) continue;
-    // Perhaps another process is at work here: only what was begun goes, and the folder if it is
-    // empty then.
-    shards_.clear();
-    fs::remove(partial, error);
-    return std::move(added).error();
+    PARFAIT_CHECK_OK(
+        add_safetensors(folder_->path() / files_.back(), plan, groups[g], inputs, options));
   }
-  partial_folder_ = partial;
   index_ = index_text(plan, unit_shards_, files_);
   files_.push_back("model.safetensors.index.json");
   return Done{};
@@ -208,37 +163,20 @@ Result<Done> OutputSet::record(std::size_t unit) {
 }
 
 void OutputSet::keep() {
-  left_ = Left::kept;
   if (gguf_) gguf_->keep();
   for (Output& shard : shards_) shard.file().keep();
-}
-
-// Shards of a run that was killed and had others.
-void OutputSet::remove_strays() const {
-  std::error_code error;
-  std::vector<fs::path> strays;
-  for (const auto& entry : fs::directory_iterator(partial_folder_, error)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with("model-") && std::ranges::find(files_, name) == files_.end())
-      strays.push_back(entry.path());
-  }
-  for (const fs::path& stray : strays) fs::remove(stray, error);
+  if (folder_) folder_->keep();
 }
 
 Result<Done> OutputSet::finish() {
   if (gguf_) return gguf_->finish();
   for (Output& shard : shards_) PARFAIT_CHECK_OK(shard.file().finish());
-  if (folder_.empty()) return Done{};
-  PARFAIT_TRY(io::Replacement index, io::Replacement::create(partial_folder_ / files_.back()));
-  PARFAIT_CHECK_OK(index.append(std::as_bytes(std::span(index_))));
-  PARFAIT_CHECK_OK(index.finish());
-  remove_strays();
-  if (::rename(partial_folder_.c_str(), folder_.c_str()) != 0)
-    return make_error(ErrorCode::file_write, "{}: cannot be put in place: {}", path_text(folder_),
-                      std::generic_category().message(errno));
-  io::sync_folder(folder_);
-  partial_folder_.clear();
-  for (std::string& file : files_) file = (folder_ / file).string();
+  if (!folder_) return Done{};
+  PARFAIT_TRY(io::FolderFile index, folder_->open(files_.back()));
+  PARFAIT_CHECK_OK(index.write_at(0, std::as_bytes(std::span(index_))));
+  PARFAIT_CHECK_OK(index.finish(index_.size()));
+  PARFAIT_CHECK_OK(folder_->finish());
+  for (std::string& file : files_) file = (target_ / file).string();
   return Done{};
 }
 

@@ -1,8 +1,7 @@
 // Where a conversion's tensors go: one safetensors file, a folder of shards with an index, or a
 // GGUF file. All of it appears under its name at once, or none of it.
 //
-// Shards are written in <target>.partial, a folder that is renamed when they are whole; single
-// files as io::PartFile has it.
+// Shards are written into an io::NewFolder, each of them and single files as io::PartFile has it.
 #ifndef PARFAIT_CONVERT_OUTPUT_SET_H_
 #define PARFAIT_CONVERT_OUTPUT_SET_H_
 
@@ -15,6 +14,7 @@
 
 #include "convert/conversion.h"
 #include "convert/output.h"
+#include "io/new_folder.h"
 
 namespace parfait::convert {
 
@@ -29,10 +29,6 @@ class OutputSet {
   static Result<OutputSet> create(const std::filesystem::path& target, const Conversion& plan,
                                   std::span<const Checkpoint> inputs,
                                   const OutputSetOptions& options);
-  OutputSet(OutputSet&& other) noexcept;
-  OutputSet& operator=(OutputSet&&) = delete;
-  ~OutputSet();
-
   // Bytes of the plan's tensor from `at` on. From any thread.
   Result<Done> put(std::size_t tensor, std::uint64_t at, ByteSpan bytes);
   // Units that an earlier run has written.
@@ -57,22 +53,21 @@ class OutputSet {
                                std::span<const Checkpoint> inputs, const OutputSetOptions& options);
   io::PartFile& file_of(std::size_t shard);
   void read_journal(const io::PartFile& file, const Conversion& plan);
-  void remove_strays() const;
 
   struct Place {
     std::size_t shard = 0, tensor = 0;  // of a safetensors output
     std::uint64_t offset = 0;           // of GGUF
   };
+  std::optional<io::NewFolder> folder_;  // of a shard set; it goes behind its files
   std::vector<Output> shards_;
   std::optional<io::PartFile> gguf_;
   std::vector<Place> places_;             // by tensor
   std::vector<std::size_t> unit_shards_;  // by unit
   std::unordered_set<std::size_t> done_;
-  std::filesystem::path folder_, partial_folder_;  // of a shard set
-  std::string index_;                              // its text
+  std::filesystem::path target_;  // of a shard set
+  std::string index_;             // its text
   std::vector<std::string> files_;
   std::uint64_t total_bytes_ = 0;
-  enum class Left { removed, kept } left_ = Left::removed;
 };
 
 }  // namespace parfait::convert

@@ -5,13 +5,17 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "base/digest.h"
 #include "base/result.h"
+#include "io/new_folder.h"
+#include "io/part_file.h"
 #include "io/reader.h"
-#include "io/replacement.h"
+#include "parfait/shard.h"
 
 namespace parfait::convert {
 
@@ -19,12 +23,25 @@ inline constexpr std::uint64_t piece_bytes = 8 << 20;  // that are in memory at 
 inline constexpr std::uint64_t buffer_bytes = 64 << 10;
 inline constexpr std::uint64_t dropped_at_once = 1 << 20;
 
-// Writes a file whole or not at all, small pieces gathered.
+inline io::PartFile::Start start_of(ShardStart start) {
+  return start == ShardStart::resume ? io::PartFile::Start::resume : io::PartFile::Start::afresh;
+}
+
+// Writes a file from front to back, small pieces gathered. What an earlier run left of it is
+// compared with what is to be written, and stays as far as it is the same.
 class StreamOut {
  public:
-  static Result<StreamOut> create(const std::filesystem::path& target) {
-    PARFAIT_TRY(io::Replacement file, io::Replacement::create(target));
-    return StreamOut(std::move(file));
+  // A file that appears under its name when it is finished.
+  static Result<StreamOut> create(const std::filesystem::path& target, std::uint64_t bytes,
+                                  const std::string& fingerprint, io::PartFile::Start start) {
+    PARFAIT_TRY(io::PartFile file, io::PartFile::create(target, bytes, fingerprint, start));
+    const std::uint64_t old = file.resumed() ? bytes : 0;
+    return StreamOut(std::move(file), old);
+  }
+  static Result<StreamOut> create(const io::NewFolder& folder, const std::string& name) {
+    PARFAIT_TRY(io::FolderFile file, folder.open(name));
+    const std::uint64_t old = file.size();
+    return StreamOut(std::move(file), old);
   }
   Result<Done> append(ByteSpan bytes) {
     digest_.add(bytes);
@@ -34,7 +51,7 @@ class StreamOut {
       return Done{};
     }
     PARFAIT_CHECK_OK(flush());
-    return file_.append(bytes);
+    return write(bytes);
   }
   Result<Done> append_zeros(std::uint64_t count) {
     static const std::vector<std::byte> zeros(buffer_bytes);
@@ -44,24 +61,48 @@ class StreamOut {
   }
   Result<Done> finish() {
     PARFAIT_CHECK_OK(flush());
-    return file_.finish();
+    if (auto* file = std::get_if<io::FolderFile>(&file_)) return file->finish(written_);
+    return std::get<io::PartFile>(file_).finish();
+  }
+  // Leaves what was written to a later run. The files of a folder stay with the folder.
+  void keep() {
+    if (auto* file = std::get_if<io::PartFile>(&file_)) file->keep();
   }
   std::uint64_t bytes() const { return bytes_; }
+  std::uint64_t kept() const { return kept_; }  // bytes that an earlier run had written
   std::string digest() const { return digest_.text(); }
 
  private:
-  explicit StreamOut(io::Replacement file) : file_(std::move(file)) {}
+  using File = std::variant<io::PartFile, io::FolderFile>;
+  StreamOut(File file, std::uint64_t old) : file_(std::move(file)), old_(old) {}
   Result<Done> flush() {
-    if (buffer_.empty()) return Done{};
-    auto written = file_.append(buffer_);
+    auto written = write(buffer_);
     buffer_.clear();
     return written;
   }
+  Result<Done> write(ByteSpan bytes) {
+    while (!bytes.empty() && written_ < old_) {
+      const ByteSpan piece =
+          bytes.first(std::min<std::uint64_t>({bytes.size(), old_ - written_, buffer_bytes}));
+      there_.resize(piece.size());
+      PARFAIT_CHECK_OK(
+          std::visit([&](const auto& file) { return file.read_at(written_, there_); }, file_));
+      if (!std::ranges::equal(piece, there_)) old_ = written_;  // from here on all is new
+      if (old_ == written_) break;
+      written_ += piece.size();
+      kept_ += piece.size();
+      bytes = bytes.subspan(piece.size());
+    }
+    PARFAIT_CHECK_OK(std::visit([&](auto& file) { return file.write_at(written_, bytes); }, file_));
+    written_ += bytes.size();
+    return Done{};
+  }
 
-  io::Replacement file_;
-  std::vector<std::byte> buffer_;
+  File file_;
+  std::vector<std::byte> buffer_, there_;
   Digest digest_;
-  std::uint64_t bytes_ = 0;
+  std::uint64_t bytes_ = 0;  // given
+  std::uint64_t written_ = 0, old_ = 0, kept_ = 0;
 };
 
 // Reads a file from front to back.

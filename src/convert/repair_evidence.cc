@@ -21,11 +21,11 @@
 
 #include "base/hadamard.h"
 #include "base/result.h"
-#include "convert/layer_rows.h"
 #include "convert/repair_mends.h"
 #include "formats/common.h"
 #include "formats/convrot_w4a4/layout.h"
 #include "formats/owners.h"
+#include "runtime/layer_rows.h"
 
 namespace parfait::convert {
 namespace {
@@ -235,7 +235,7 @@ class Weigher {
     // Decoded as if it were not rotated, which gives the values as they are stored.
     formats::Layer stored = *candidate.layer;
     stored.rotate_group = 0;
-    PARFAIT_TRY(LayerRows rows, LayerRows::open(checkpoint_, stored));
+    PARFAIT_TRY(runtime::LayerRows rows, runtime::LayerRows::open(checkpoint_, stored));
     Spread spreads[2] = {Spread(rows.columns()), Spread(rows.columns())};
     std::vector<float> values(rows.columns());
     const std::uint64_t step = std::max<std::uint64_t>(1, rows.rows() / most_rows);

@@ -70,27 +70,13 @@ class Sharder {
     }
     manifest_.ranks = ranks_;
     PARFAIT_CHECK_OK(cut_layers());
-    PARFAIT_TRY(io::NewFolder target, io::NewFolder::create(folder, ours));
-    PARFAIT_TRY(StreamOut rest, StreamOut::create(target.path() / rest_name));
-    rest_ = &rest;
-    PARFAIT_CHECK_OK(name_source());
-    PARFAIT_CHECK_OK(create_ranks(target.path()));
-    for (std::uint32_t i = 0; i < source_.index->shards().size(); ++i)
-      PARFAIT_CHECK_OK(copy_file(i));
-    PARFAIT_CHECK_OK(advance(""));
-    for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
-      PARFAIT_CHECK_OK(files_[rank].finish());
-      manifest_.rank_files[rank].digest = files_[rank].digest();
+    PARFAIT_TRY(io::NewFolder target,
+                io::NewFolder::create(folder, ours, fingerprint(), start_of(options_.start)));
+    if (const Result<Done> written = write(target); !written.ok()) {
+      if (written.error().code == ErrorCode::cancelled && options_.start == ShardStart::resume)
+        target.keep();
+      return written.error();
     }
-    PARFAIT_CHECK_OK(rest.finish());
-    manifest_.rest = {std::string(rest_name), rest.bytes(), 0, "", rest.digest()};
-    for (std::uint32_t rank = 0; rank < ranks_; ++rank)
-      PARFAIT_CHECK_OK(
-          check_rank(target.path() / rank_name(rank, ranks_), plan_, rank, options_.compat));
-    PARFAIT_TRY(StreamOut manifest, StreamOut::create(target.path() / manifest_name));
-    PARFAIT_CHECK_OK(manifest.append(as_bytes(manifest_.text())));
-    PARFAIT_CHECK_OK(manifest.finish());
-    PARFAIT_CHECK_OK(advance(""));
     PARFAIT_CHECK_OK(target.finish());
     return report(folder);
   }
@@ -98,6 +84,38 @@ class Sharder {
  private:
   static ByteSpan as_bytes(const std::string& text) {
     return std::as_bytes(std::span(text.data(), text.size()));
+  }
+
+  // Of work whose files are worth comparing with these.
+  std::string fingerprint() const {
+    std::string text = fmt::format("shard 1 ranks={}", ranks_);
+    for (const container::Shard& shard : source_.index->shards())
+      text += fmt::format(" {}:{}", shard.reader->name(), shard.reader->size());
+    return text;
+  }
+
+  Result<Done> write(const io::NewFolder& target) {
+    PARFAIT_TRY(StreamOut rest, StreamOut::create(target, std::string(rest_name)));
+    rest_ = &rest;
+    PARFAIT_CHECK_OK(name_source());
+    PARFAIT_CHECK_OK(create_ranks(target));
+    for (std::uint32_t i = 0; i < source_.index->shards().size(); ++i)
+      PARFAIT_CHECK_OK(copy_file(i));
+    PARFAIT_CHECK_OK(advance(""));
+    for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
+      PARFAIT_CHECK_OK(files_[rank].finish());
+      manifest_.rank_files[rank].digest = files_[rank].digest();
+      report_.resumed_bytes += files_[rank].kept();
+    }
+    PARFAIT_CHECK_OK(rest.finish());
+    manifest_.rest = {std::string(rest_name), rest.bytes(), 0, "", rest.digest()};
+    for (std::uint32_t rank = 0; rank < ranks_; ++rank)
+      PARFAIT_CHECK_OK(
+          check_rank(target.path() / rank_name(rank, ranks_), plan_, rank, options_.compat));
+    PARFAIT_TRY(StreamOut manifest, StreamOut::create(target, std::string(manifest_name)));
+    PARFAIT_CHECK_OK(manifest.append(as_bytes(manifest_.text())));
+    PARFAIT_CHECK_OK(manifest.finish());
+    return advance("");
   }
 
   // A folder that is about to be replaced may not hold the source.
@@ -159,7 +177,7 @@ class Sharder {
     return Done{};
   }
 
-  Result<Done> create_ranks(const fs::path& folder) {
+  Result<Done> create_ranks(const io::NewFolder& folder) {
     Digest source;
     for (const container::Shard& shard : source_.index->shards()) {
       StreamIn in(shard.reader);
@@ -183,7 +201,7 @@ class Sharder {
                                : shape_of(tensor, it->second.slices, experts_.at(name), rank)});
       }
       PARFAIT_TRY(const std::vector<std::byte> header, container::make_header(tensors, metadata));
-      PARFAIT_TRY(StreamOut file, StreamOut::create(folder / rank_name(rank, ranks_)));
+      PARFAIT_TRY(StreamOut file, StreamOut::create(folder, rank_name(rank, ranks_)));
       PARFAIT_CHECK_OK(file.append(header));
       std::uint64_t bytes = header.size();
       for (const container::TensorDeclaration& tensor : tensors) {

@@ -17,6 +17,7 @@
 
 #include "base/result.h"
 #include "io/replacement.h"
+#include "io/whole.h"
 
 namespace parfait::io {
 namespace {
@@ -91,7 +92,7 @@ struct PartFile::State {
   std::uint64_t bytes = 0;
   std::vector<std::string> journal;
   int fd = -1, journal_fd = -1;
-  bool kept = false;
+  bool kept = false, resumed = false;
   std::optional<mode_t> old_mode;
 
   std::atomic<std::uint64_t> unsynced{0};  // bytes written since a sync was begun
@@ -199,6 +200,7 @@ Result<PartFile> PartFile::create(const std::filesystem::path& target, std::uint
   Believed believed;
   if (!lines.empty() && lines.front() == fingerprint) {
     believed = believe(std::span(lines).subspan(1), boot);
+    file.resumed = true;
   } else {
     // The journal goes first, and from the disk: it must not be found beside an emptied file.
     if (::unlink(file.journal_path.c_str()) == 0) sync_folder(file.journal_path);
@@ -234,27 +236,14 @@ const std::vector<std::string>& PartFile::journal() const { return state_->journ
 
 Result<Done> PartFile::write_at(std::uint64_t offset, ByteSpan bytes) {
   state_->unsynced.fetch_add(bytes.size(), std::memory_order_relaxed);
-  while (!bytes.empty()) {
-    const ssize_t done =
-        ::pwrite(state_->fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) return state_->failure("cannot be written");
-    bytes = bytes.subspan(static_cast<std::size_t>(done));
-    offset += static_cast<std::uint64_t>(done);
-  }
+  errno = write_whole(state_->fd, offset, bytes);
+  if (errno != 0) return state_->failure("cannot be written");
   return Done{};
 }
 
 Result<Done> PartFile::read_at(std::uint64_t offset, std::span<std::byte> bytes) const {
-  while (!bytes.empty()) {
-    const ssize_t done =
-        ::pread(state_->fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (done < 0 && errno == EINTR) continue;
-    if (done == 0) errno = EIO;
-    if (done <= 0) return state_->failure("cannot be read back");
-    bytes = bytes.subspan(static_cast<std::size_t>(done));
-    offset += static_cast<std::uint64_t>(done);
-  }
+  errno = read_whole(state_->fd, offset, bytes);
+  if (errno != 0) return state_->failure("cannot be read back");
   return Done{};
 }
 
@@ -277,6 +266,8 @@ Result<Done> PartFile::finish() {
   sync_folder(file.target);
   return Done{};
 }
+
+bool PartFile::resumed() const { return state_->resumed; }
 
 const std::string& PartFile::name() const { return state_->name; }
 

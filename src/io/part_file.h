@@ -35,6 +35,8 @@ class PartFile {
 
   // The lines that earlier runs wrote into the journal; empty where the file was begun afresh.
   const std::vector<std::string>& journal() const;
+  // Whether an earlier run's bytes are in it. Those of which the journal says nothing may be any.
+  bool resumed() const;
   Result<Done> write_at(std::uint64_t offset, ByteSpan bytes);
   Result<Done> read_at(std::uint64_t offset, std::span<std::byte> bytes) const;
   // Adds a line (of no line breaks, not beginning with #) to the journal: all that it speaks of has

@@ -7,6 +7,8 @@
 #include "models/workplace.h"
 #include "plan/check_access.h"
 #include "plan/make_plan.h"
+#include "plan/state.h"
+#include "runtime/layer_rows.h"
 
 namespace parfait::models {
 
@@ -123,7 +125,12 @@ Result<Done> Weights::linear(std::initializer_list<Call> calls, const ConstMatri
 
 Result<Done> Weights::lookup(const Linear& table, std::span<const std::int64_t> ids,
                              const Matrix& y) {
-  return session_.lookup(table.layers.front(), ids, y);
+  const plan::State& plan = *plan_.state();
+  const auto it = plan.by_name.find(table.layers.front());
+  if (it == plan.by_name.end())
+    return make_error(ErrorCode::run_kind, "there is no layer {}", printable(table.layers.front()));
+  const formats::Checkpoint& source = *plan.checked.checkpoint().state();
+  return runtime::lookup(source, source.layers[it->second], ids, y);
 }
 
 }  // namespace parfait::models

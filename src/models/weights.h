@@ -49,7 +49,7 @@ class Weights {
   // Told of each layer and its input before it runs.
   using Observer = std::function<void(std::string_view layer, const ConstMatrix& x)>;
   void observe(Observer observer) { observer_ = std::move(observer); }
-  // Rows of an embedding.
+  // Rows of an embedding, from the file: a prompt needs a few of the many, and none twice.
   Result<Done> lookup(const Linear& table, std::span<const std::int64_t> ids, const Matrix& y);
 
   // Scratch that calls have grown is given back.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "plan/state.h"
+#include "runtime/layer_rows.h"
 
 namespace parfait::models {
 
@@ -23,6 +24,12 @@ std::uint64_t Workplace::count(runtime::ScratchBytes& scratch,
   for (const Linear* linear : linears)
     for (const std::string& layer : linear->layers) scratch.count({layer, rows, dtype});
   return scratch.bytes();
+}
+
+std::uint64_t Workplace::lookup(const Linear& table, std::uint64_t ids) const {
+  const plan::State& state = *plan.state();
+  const formats::Checkpoint& source = *state.checked.checkpoint().state();
+  return runtime::lookup_bytes(source.layers[state.by_name.at(table.layers.front())], ids);
 }
 
 std::uint64_t Workplace::attention(const runtime::AttentionShape& shape) const {

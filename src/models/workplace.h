@@ -28,6 +28,7 @@ struct Workplace {
   std::uint64_t count(runtime::ScratchBytes& scratch, std::initializer_list<const Linear*> linears,
                       std::uint64_t rows, DType dtype) const;
   // Scratch of one call.
+  std::uint64_t lookup(const Linear& table, std::uint64_t ids) const;
   std::uint64_t attention(const runtime::AttentionShape& shape) const;
 };
 

@@ -1,12 +1,14 @@
-#include "convert/layer_rows.h"
+#include "runtime/layer_rows.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "base/result.h"
+#include "runtime/model.h"
 
-namespace parfait::convert {
+namespace parfait::runtime {
 namespace {
 
 // Rows as the weight's tensor has them; a writer may have padded their number.
@@ -70,9 +72,14 @@ Result<Done> LayerRows::fetch(std::uint64_t first, std::uint64_t count) {
   return Done{};
 }
 
-Result<Done> LayerRows::read(std::uint64_t first, std::uint64_t count, float* out) {
+Result<Done> LayerRows::decode(std::uint64_t first, std::uint64_t count, float* out) {
   PARFAIT_CHECK_OK(fetch(first, count));
   layer_->format->decode(data_, first, count, out);
+  return Done{};
+}
+
+Result<Done> LayerRows::read(std::uint64_t first, std::uint64_t count, float* out) {
+  PARFAIT_CHECK_OK(decode(first, count, out));
   if (!column_factors_.empty())
     for (std::uint64_t row = 0; row < count; ++row)
       for (std::uint64_t k = 0; k < layer_->columns; ++k)
@@ -107,4 +114,41 @@ void LayerRows::drop(std::uint64_t first, std::uint64_t count) {
                                                           count * row_bytes_);
 }
 
-}  // namespace parfait::convert
+// --- Lookup ---
+
+Result<Done> lookup(const formats::Checkpoint& source, const formats::Layer& table,
+                    std::span<const std::int64_t> ids, const Matrix& y) {
+  PARFAIT_CHECK_OK(check_lookup(table.name, table.rows, table.columns, ids, y));
+  // Each row once, in the order of the file.
+  std::vector<std::size_t> order(ids.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, {}, [&](std::size_t i) { return ids[i]; });
+  PARFAIT_TRY(LayerRows rows, LayerRows::open(source, table));
+  std::vector<float> row(table.columns);
+  std::int64_t held = -1;
+  for (const std::size_t i : order) {
+    if (ids[i] != held) {
+      held = ids[i];
+      PARFAIT_CHECK_OK(rows.decode(static_cast<std::uint64_t>(held), 1, row.data()));
+      rows.drop(static_cast<std::uint64_t>(held), 1);
+    }
+    for (std::uint64_t k = 0; k < table.columns; ++k)
+      store_float(y.dtype, static_cast<std::byte*>(y.data), i * y.stride + k, row[k]);
+  }
+  return Done{};
+}
+
+std::uint64_t lookup_bytes(const formats::Layer& table, std::uint64_t ids) {
+  // A page at either end of a row may be there with it; and the parts that belong to all rows.
+  constexpr std::uint64_t page = 4096;
+  std::uint64_t bytes = 4 * table.columns;
+  for (const formats::Part& part : table.parts) {
+    if (!part.tensor || part.role == "bias") continue;
+    const std::uint64_t row = part.tensor->bytes / std::max<std::uint64_t>(table.rows, 1);
+    bytes += part.role == "weight" ? std::min(part.tensor->bytes, ids * (row + 2 * page))
+                                   : part.tensor->bytes;
+  }
+  return bytes;
+}
+
+}  // namespace parfait::runtime

@@ -1,19 +1,20 @@
-// The rows of a layer of a source, as floats, a panel at a time: in the original basis, with an
-// activation's pre_quant_scale multiplied into the columns, so that y = x · Wᵀ holds for x as it
+// The rows of a layer of a file, as floats, a panel at a time, in the original basis. read() also
+// multiplies an activation's pre_quant_scale into the columns, so that y = x · Wᵀ holds for x as it
 // comes. Reads no more of the weight than the rows asked for, through a mapping or by pread. Any
 // thread may read any rows.
-#ifndef PARFAIT_CONVERT_LAYER_ROWS_H_
-#define PARFAIT_CONVERT_LAYER_ROWS_H_
+#ifndef PARFAIT_RUNTIME_LAYER_ROWS_H_
+#define PARFAIT_RUNTIME_LAYER_ROWS_H_
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
-#include "convert/window.h"
 #include "formats/format.h"
 #include "parfait/model.h"
+#include "runtime/window.h"
 
-namespace parfait::convert {
+namespace parfait::runtime {
 
 class LayerRows {
  public:
@@ -23,7 +24,9 @@ class LayerRows {
   std::uint64_t rows() const { return layer_->rows; }
   std::uint64_t columns() const { return layer_->columns; }
   std::uint64_t source_row_bytes() const { return row_bytes_; }
-  // Rows [first, first + count) to out. A value that is not finite is an error that names it.
+  // Rows [first, first + count) to out, as the format decodes them.
+  Result<Done> decode(std::uint64_t first, std::uint64_t count, float* out);
+  // These with pre_quant_scale. A value that is not finite is an error that names it.
   Result<Done> read(std::uint64_t first, std::uint64_t count, float* out);
   // The same rows as they are stored, where they are plain floats; not checked.
   bool plain() const { return plain_; }
@@ -47,6 +50,12 @@ class LayerRows {
   std::vector<float> column_factors_;  // pre_quant_scale
 };
 
-}  // namespace parfait::convert
+// Rows `ids` of an embedding into y, from its file.
+Result<Done> lookup(const formats::Checkpoint& source, const formats::Layer& table,
+                    std::span<const std::int64_t> ids, const Matrix& y);
+// What such a lookup holds at most beside y.
+std::uint64_t lookup_bytes(const formats::Layer& table, std::uint64_t ids);
 
-#endif  // PARFAIT_CONVERT_LAYER_ROWS_H_
+}  // namespace parfait::runtime
+
+#endif  // PARFAIT_RUNTIME_LAYER_ROWS_H_

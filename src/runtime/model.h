@@ -83,6 +83,10 @@ struct Session {
   std::vector<kernels::AlignedBytes> scratch;  // of the integer kernels, by thread
 };
 
+// Whether y has the shape for rows `ids` of a table, and the table has these rows.
+Result<Done> check_lookup(std::string_view layer, std::uint64_t rows, std::uint64_t columns,
+                          std::span<const std::int64_t> ids, const Matrix& y);
+
 // What a session's scratch will have grown to once it has run the layers that are counted.
 class ScratchBytes {
  public:

@@ -256,19 +256,25 @@ void Session::reserve_tiles(std::uint64_t values) {
     if (tile.size() < values) tile.resize(values);
 }
 
-Result<Done> Session::lookup(std::string_view name, std::span<const std::int64_t> ids,
-                             const Matrix& y) {
-  PARFAIT_TRY(const LoadedLayer* layer, find_layer(*model, name));
-  if (layer->plan->method != Method::lookup)
-    return make_error(ErrorCode::run_kind, "layer {}: is of kind {}, not an embedding",
-                      printable(name), layer_kind_name(layer->plan->kind));
-  const std::uint64_t rows = layer->plan->rows, columns = layer->plan->columns;
+Result<Done> check_lookup(std::string_view name, std::uint64_t rows, std::uint64_t columns,
+                          std::span<const std::int64_t> ids, const Matrix& y) {
   PARFAIT_CHECK_OK(
       check_matrix(name, "y", y.dtype, y.rows, y.columns, y.stride, ids.size(), columns));
   for (std::int64_t id : ids)
     if (id < 0 || static_cast<std::uint64_t>(id) >= rows)
       return make_error(ErrorCode::run_shape, "layer {}: id {} lies outside its {} rows",
                         printable(name), id, rows);
+  return Done{};
+}
+
+Result<Done> Session::lookup(std::string_view name, std::span<const std::int64_t> ids,
+                             const Matrix& y) {
+  PARFAIT_TRY(const LoadedLayer* layer, find_layer(*model, name));
+  if (layer->plan->method != Method::lookup)
+    return make_error(ErrorCode::run_kind, "layer {}: is of kind {}, not an embedding",
+                      printable(name), layer_kind_name(layer->plan->kind));
+  const std::uint64_t columns = layer->plan->columns;
+  PARFAIT_CHECK_OK(check_lookup(name, layer->plan->rows, columns, ids, y));
   constexpr std::uint64_t piece_rows = 16;
   reserve_tiles(columns);
   pool.run(ceil_div(ids.size(), piece_rows), [&](std::uint64_t piece, unsigned thread) {

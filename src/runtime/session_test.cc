@@ -12,6 +12,7 @@
 #include "formats/format.h"
 #include "plan/check_access.h"
 #include "plan/make_plan.h"
+#include "runtime/layer_rows.h"
 #include "runtime/model.h"
 #include "support/test_file.h"
 
@@ -311,6 +312,46 @@ TEST(Session, a_lookup_that_fails_writes_nothing) {
   EXPECT_EQ(
       session.lookup("model.embed_tokens", ids, {y.data(), DType::i32, 40, 16, 16}).error().code,
       ErrorCode::run_dtype);
+}
+
+TEST(Lookup, rows_from_the_file_are_those_of_a_loaded_table) {
+  TestFile file;
+  file.codes("int8.embed_tokens.weight", DType::i8, {50, 256});
+  file.floats("int8.embed_tokens.weight_scale", DType::f32, {50, 1}, 0.25f);
+  file.marker("int8.embed_tokens", R"({"format": "int8_tensorwise"})");
+  file.codes("fp8.embed_tokens.weight", DType::f8_e4m3, {50, 16});
+  file.floats("fp8.embed_tokens.weight_scale", DType::f32, {}, 0.5f);
+  file.marker("fp8.embed_tokens", R"({"format": "float8_e4m3fn"})");
+  file.floats("plain.embed_tokens.weight", DType::bf16, {50, 24}, 0.01f);
+  std::vector<std::int64_t> ids = {49, 0, 7, 7, 31, 0, 49, 48};
+  for (const Io io : {Io::mapped, Io::pread}) {
+    const Planned planned(file, io);
+    Session session(planned.load(), 2);
+    for (const formats::Layer& layer : planned.checkpoint->layers) {
+      const std::uint64_t columns = layer.columns, stride = columns + 3;
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        std::vector<float> loaded(ids.size() * stride, -1.0f), read = loaded;
+        const Matrix expected{loaded.data(), dtype, ids.size(), columns, stride};
+        const Matrix y{read.data(), dtype, ids.size(), columns, stride};
+        ASSERT_TRUE(session.lookup(layer.name, ids, expected).ok()) << layer.name;
+        const Result<Done> looked_up = lookup(*planned.checkpoint, layer, ids, y);
+        ASSERT_TRUE(looked_up.ok()) << looked_up.error().message;
+        EXPECT_EQ(read, loaded) << layer.name;
+        EXPECT_NE(read, std::vector<float>(read.size(), -1.0f));
+      }
+      std::vector<float> y(columns);
+      for (const std::int64_t outside : {std::int64_t{-1}, std::int64_t{50}}) {
+        const Result<Done> refused = lookup(*planned.checkpoint, layer, {&outside, 1},
+                                            {y.data(), DType::f32, 1, columns, columns});
+        ASSERT_FALSE(refused.ok());
+        EXPECT_EQ(refused.error().code, ErrorCode::run_shape);
+      }
+      EXPECT_TRUE(
+          lookup(*planned.checkpoint, layer, {}, {y.data(), DType::f32, 0, columns, columns}).ok());
+      // A few rows of a large table cost a few rows.
+      EXPECT_LE(lookup_bytes(layer, 1), layer.parts.size() * 8192 + 8 * columns + 4 * 50);
+    }
+  }
 }
 
 }  // namespace

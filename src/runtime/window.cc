@@ -1,4 +1,4 @@
-#include "convert/window.h"
+#include "runtime/window.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 
 #include "base/result.h"
 
-namespace parfait::convert {
+namespace parfait::runtime {
 
 Result<Window> Window::reserve(std::uint64_t bytes) {
   Window window;
@@ -45,4 +45,4 @@ void Window::drop(std::uint64_t offset, std::uint64_t bytes) {
   if (begin < end) ::madvise(data_ + begin, end - begin, MADV_DONTNEED);
 }
 
-}  // namespace parfait::convert
+}  // namespace parfait::runtime

@@ -1,8 +1,8 @@
 // Room for all bytes of a tensor, of which only those in use take memory: for code that finds row r
 // at r · row bytes while only some rows are at hand. Bytes never written or dropped are zeros. Any
 // thread may use its own range.
-#ifndef PARFAIT_CONVERT_WINDOW_H_
-#define PARFAIT_CONVERT_WINDOW_H_
+#ifndef PARFAIT_RUNTIME_WINDOW_H_
+#define PARFAIT_RUNTIME_WINDOW_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +10,7 @@
 #include "base/bytes.h"
 #include "parfait/error.h"
 
-namespace parfait::convert {
+namespace parfait::runtime {
 
 class Window {
  public:
@@ -30,6 +30,6 @@ class Window {
   std::uint64_t size_ = 0;
 };
 
-}  // namespace parfait::convert
+}  // namespace parfait::runtime
 
-#endif  // PARFAIT_CONVERT_WINDOW_H_
+#endif  // PARFAIT_RUNTIME_WINDOW_H_

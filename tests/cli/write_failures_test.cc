@@ -339,7 +339,7 @@ TEST_F(EndedMidwayTest, A_killed_shard_set_is_resumed) {
 
 TEST_F(EndedMidwayTest, A_killed_shard_or_merge_leaves_its_source_and_can_be_run_again) {
   for (const int signal : {SIGINT, SIGKILL}) {
-    const Strings command = {"shard", source_, "--tp", "2", "-o", path("ranks")};
+    Strings command = {"shard", source_, "--tp", "2", "-o", path("ranks")};
     {
       Running running(command);
       wait_until([&] { return any_partial() || std::filesystem::exists(path("ranks")); });
@@ -350,8 +350,10 @@ TEST_F(EndedMidwayTest, A_killed_shard_or_merge_leaves_its_source_and_can_be_run
       EXPECT_FALSE(signal == SIGINT && any_partial());
     }
     EXPECT_EQ(contents(source_), before_);
+    if (signal == SIGKILL) command.push_back("--resume");
     ASSERT_EQ(parfait(command).status, 0);
-    const Strings join = {"merge", path("ranks"), "-o", path("merged")};
+    EXPECT_FALSE(any_partial());
+    Strings join = {"merge", path("ranks"), "-o", path("merged")};
     {
       Running running(join);
       wait_until([&] {
@@ -364,8 +366,10 @@ TEST_F(EndedMidwayTest, A_killed_shard_or_merge_leaves_its_source_and_can_be_run
       ASSERT_TRUE(ended.status == 128 + signal || ended.status == 0) << ended.err;
       EXPECT_EQ(std::filesystem::exists(path("merged")), ended.status == 0);
     }
+    if (signal == SIGKILL) join.push_back("--resume");
     ASSERT_EQ(parfait(join).status, 0);
     EXPECT_TRUE(contents(path("merged")) == before_);
+    EXPECT_FALSE(any_partial());
     std::filesystem::remove_all(path("ranks"));
     std::filesystem::remove_all(path("merged"));
   }

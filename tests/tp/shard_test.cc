@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <fstream>
 #include <iterator>
+#include <map>
+#include <optional>
 #include <random>
 
 #include "parfait/parfait.h"
@@ -441,6 +443,157 @@ TEST(Shard, RefusesFoldersThatAreNotItsOwn) {
   EXPECT_TRUE(bytes_of(folder.path() / "back") ==
               bytes_of(folder.path() / "ranks" / rank_name(0, 2)));
 }
+
+// Work that is cancelled after some steps and may be resumed, from a source of one file or of two.
+class ResumeTest : public ::testing::TestWithParam<int> {
+ protected:
+  ResumeTest() {
+    for (int i = 0; i < GetParam(); ++i) {
+      TestFile file;
+      for (int n = 0; n < 3; ++n)
+        add_layer(file, "bf16", fmt::format("blocks.{}.mlp.fc{}", i, n), 128, 512);
+      folder_.write("source/" + name_of(i), file.bytes());
+    }
+    PlanOptions options;
+    options.ranks = 2;
+    plan_.emplace(planned(opened(from_), options));
+  }
+
+  static std::string name_of(int file) {
+    return fmt::format("model-{:05}-of-{:05}.safetensors", file + 1, GetParam());
+  }
+  ShardReport sharded(ShardStart start) {
+    ShardOptions options = from(from_);
+    options.start = start;
+    auto cut = shard(*plan_, ranks_, options);
+    EXPECT_TRUE(cut.ok()) << cut.error().message;
+    return cut.ok() ? *cut : ShardReport{};
+  }
+  MergeReport merged(ShardStart start) {
+    MergeOptions options;
+    options.start = start;
+    auto done = merge(ranks_, target_, options);
+    EXPECT_TRUE(done.ok()) << done.error().message;
+    return done.ok() ? *done : MergeReport{};
+  }
+  // Calls work(progress), which must be cancelled at the first call after `stop` bytes.
+  template <class Work>
+  void cancel(std::uint64_t stop, const Work& work) {
+    const auto cut = work([stop](const Progress& p) { return p.done < stop; });
+    ASSERT_FALSE(cut.ok());
+    EXPECT_EQ(cut.error().code, ErrorCode::cancelled);
+  }
+  static fs::path partial(fs::path path) { return path += ".partial"; }
+  void expect_clean() {
+    for (const auto& entry : fs::directory_iterator(folder_.path()))
+      EXPECT_EQ(entry.path().string().find("partial"), std::string::npos) << entry.path();
+  }
+
+  test::TemporaryFolder folder_;
+  fs::path source_ = folder_.path() / "source", ranks_ = folder_.path() / "ranks",
+           target_ = folder_.path() / "merged",
+           from_ = GetParam() == 1 ? source_ / name_of(0) : source_;
+  std::optional<Plan> plan_;
+};
+
+TEST_P(ResumeTest, AShardThatWasCancelledGoesOn) {
+  sharded(ShardStart::afresh);
+  std::map<std::string, std::string> expected;
+  for (const auto& entry : fs::directory_iterator(ranks_))
+    expected[entry.path().filename()] = bytes_of(entry.path());
+  const std::uint64_t all = 3 * 128 * 512 * 2;
+  for (const std::uint64_t stop : {std::uint64_t{1}, all / 2, all - 1, all}) {
+    for (const bool damaged : {false, true}) {
+      fs::remove_all(ranks_);
+      cancel(stop, [&](const ProgressCallback& progress) {
+        ShardOptions options = from(from_);
+        options.start = ShardStart::resume;
+        options.progress = progress;
+        return shard(*plan_, ranks_, options);
+      });
+      EXPECT_FALSE(fs::exists(ranks_));
+      ASSERT_TRUE(fs::exists(partial(ranks_)));
+      const fs::path file = partial(ranks_) / rank_name(1, 2);
+      std::string written = bytes_of(file);
+      if (damaged && !written.empty()) {
+        written[written.size() / 2] ^= 1;
+        write_bytes(file, written);
+      }
+      const std::uint64_t kept = sharded(ShardStart::resume).resumed_bytes;
+      if (stop >= all / 2) EXPECT_GT(kept, all / 8);
+      if (damaged && !written.empty()) EXPECT_LT(kept, all * GetParam());
+      for (const auto& [name, bytes] : expected)
+        EXPECT_TRUE(bytes_of(ranks_ / name) == bytes) << name << " after " << stop;
+      expect_clean();
+    }
+  }
+}
+
+TEST_P(ResumeTest, AMergeThatWasCancelledGoesOn) {
+  sharded(ShardStart::afresh);
+  const std::uint64_t all = 3 * 128 * 512 * 2;
+  for (const std::uint64_t stop : {std::uint64_t{1}, all / 2, all - 1}) {
+    for (const bool damaged : {false, true}) {
+      fs::remove_all(target_);
+      cancel(stop, [&](const ProgressCallback& progress) {
+        MergeOptions options;
+        options.start = ShardStart::resume;
+        options.progress = progress;
+        return merge(ranks_, target_, options);
+      });
+      EXPECT_FALSE(fs::exists(target_));
+      ASSERT_TRUE(fs::exists(partial(target_)));
+      if (damaged) {
+        const fs::path file = GetParam() == 1 ? partial(target_) : partial(target_) / name_of(0);
+        std::string written = bytes_of(file);
+        if (!written.empty()) written[written.size() / 3] ^= 1;
+        write_bytes(file, written);
+      }
+      const std::uint64_t kept = merged(ShardStart::resume).resumed_bytes;
+      if (stop >= all / 2) EXPECT_GT(kept, 0u);
+      for (const auto& entry : fs::directory_iterator(source_))
+        EXPECT_TRUE(bytes_of(entry.path()) ==
+                    bytes_of(GetParam() == 1 ? target_ : target_ / entry.path().filename()));
+      expect_clean();
+    }
+  }
+}
+
+TEST_P(ResumeTest, WhatWasLeftIsOfNoUseToOtherWorkAndNotInItsWay) {
+  const auto leave = [&] {
+    fs::remove_all(ranks_);
+    cancel(1000, [&](const ProgressCallback& progress) {
+      ShardOptions options = from(from_);
+      options.start = ShardStart::resume;
+      options.progress = progress;
+      return shard(*plan_, ranks_, options);
+    });
+  };
+  leave();
+  EXPECT_EQ(sharded(ShardStart::afresh).resumed_bytes, 0u);
+  leave();
+  PlanOptions other;
+  other.ranks = 4;
+  plan_.emplace(planned(opened(from_), other));
+  EXPECT_EQ(sharded(ShardStart::resume).resumed_bytes, 0u);
+  EXPECT_FALSE(fs::exists(ranks_ / rank_name(0, 2)));
+  expect_clean();
+  // A folder of that name that no run left stays as it is.
+  fs::remove_all(ranks_);
+  fs::create_directories(partial(ranks_));
+  write_bytes(partial(ranks_) / "notes.txt", "mine");
+  for (const ShardStart start : {ShardStart::afresh, ShardStart::resume}) {
+    ShardOptions options = from(from_);
+    options.start = start;
+    const auto refused = shard(*plan_, ranks_, options);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_NE(refused.error().message.find("in the way"), std::string::npos)
+        << refused.error().message;
+  }
+  EXPECT_EQ(bytes_of(partial(ranks_) / "notes.txt"), "mine");
+}
+
+INSTANTIATE_TEST_SUITE_P(Files, ResumeTest, ::testing::Values(1, 2));
 
 class MergeTest : public ::testing::Test {
  protected:

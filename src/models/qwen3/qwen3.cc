@@ -12,7 +12,7 @@ namespace parfait::models::qwen3 {
 namespace {
 
 constexpr std::uint64_t most_layers = 1024;
-constexpr std::size_t embedding_block = 1;  // of weights; then the layers
+constexpr std::size_t first_layer_block = 1;  // block 0 is empty
 
 // Depths of published models, by width, for files that were cut and have no config.json.
 struct Published {
@@ -116,10 +116,7 @@ std::string Qwen3::name() const {
 }
 
 std::vector<Block> Qwen3::blocks(std::uint64_t layers) const {
-  std::vector<Block> blocks(2);
-  blocks[embedding_block].name = "the embedding";
-  blocks[embedding_block].use = Block::Use::preparation;
-  add_layers(blocks[embedding_block], {&embedding_});
+  std::vector<Block> blocks(first_layer_block);
   for (std::uint64_t n = 0; n < std::min<std::uint64_t>(layers, layers_.size()); ++n) {
     const DecoderLayer& l = layers_[n];
     Block& block = blocks.emplace_back();
@@ -139,7 +136,7 @@ std::uint64_t Qwen3::working_bytes(const Workplace& place, std::uint64_t ids) co
     place.count(scratch, {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down}, ids, dtype);
   return ids *
              (4 * (2 * c.width + c.head_size) + element * (c.width + Q + 2 * KV + Q + 2 * c.mlp)) +
-         place.threads * 4 * c.width + scratch.bytes() +
+         place.lookup(embedding_, ids) + scratch.bytes() +
          place.attention({.queries = ids,
                           .keys = ids,
                           .heads = c.heads,
@@ -177,7 +174,6 @@ Result<Done> Qwen3::encode(Run& run, std::span<const std::int64_t> ids,
         run.rms_norm(x, {.epsilon = c.epsilon, .segment = c.head_size, .weight = weight}, x));
     return run.rope(x, rope.cos, rope.sin, halves, x);
   };
-  PARFAIT_CHECK_OK(run.enter(embedding_block));
   PARFAIT_CHECK_OK(run.lookup(embedding_, ids, stream));
   std::size_t tap = 0;
   for (std::uint64_t n = 0; tap < taps.size(); ++n) {
@@ -190,7 +186,7 @@ Result<Done> Qwen3::encode(Run& run, std::span<const std::int64_t> ids,
                         "the text encoder has {} layers, but the state after layer {} is wanted",
                         layers_.size(), taps[tap]);
     const DecoderLayer& l = layers_[n];
-    PARFAIT_CHECK_OK(run.enter(embedding_block + 1 + n));
+    PARFAIT_CHECK_OK(run.enter(first_layer_block + n));
     PARFAIT_CHECK_OK(run.rms_norm(stream, {.epsilon = c.epsilon, .weight = l.input_norm}, normed));
     PARFAIT_CHECK_OK(run.linear({{&l.q, q}, {&l.k, k}, {&l.v, v}}, normed));
     PARFAIT_CHECK_OK(heads(q, l.query_norm));
