@@ -1,5 +1,9 @@
 #include "cli/common.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -72,8 +76,12 @@ std::uint64_t parse_size(const std::string& name, const std::string& given) {
 void tell_partial(std::string target) {
   while (target.ends_with('/')) target.pop_back();
   std::error_code ignored;
-  if (std::filesystem::exists(target + ".partial", ignored))
+  if (!std::filesystem::exists(target + ".partial.journal", ignored)) return;
+  const int fd = ::open((target + ".partial").c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return;
+  if (::flock(fd, LOCK_SH | LOCK_NB) == 0)
     complain(printable(target, 1000) + ".partial stays; the same command with --resume goes on");
+  ::close(fd);
 }
 
 void add_start_option(CLI::App& verb, ShardStart& start) {

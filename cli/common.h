@@ -44,12 +44,13 @@ T get(Result<T> result) {
   if (!result.ok()) throw Failure{std::move(result).error()};
   return std::move(result).value();
 }
-// Says that the partial file or folder of an output stays, where one does.
+// Says that the partial file or folder of an output stays, where one does that no other process
+// is writing at this moment.
 void tell_partial(std::string target);
 // The value of a Result of writing `target`.
 template <class T>
 T get_output(Result<T> result, const std::string& target) {
-  if (!result.ok() && result.error().code == ErrorCode::cancelled) tell_partial(target);
+  if (!result.ok()) tell_partial(target);
   return get(std::move(result));
 }
 [[noreturn]] void fail(ErrorCode code, std::string message);

@@ -94,7 +94,7 @@ TEST_F(ConvertTest, RefusesToWriteOverItsInput) {
   const Ended shards =
       parfait({"convert", mixed_, "-o", folder_.path().string(), "--max-shard", "1K"});
   EXPECT_EQ(shards.status, 2);
-  EXPECT_TRUE(contains(shards.err, "a new or an empty folder")) << shards.err;
+  EXPECT_TRUE(contains(shards.err, "new or empty folder")) << shards.err;
   EXPECT_EQ(contents(mixed_), before);
 }
 
