@@ -126,7 +126,12 @@ void add_convert(CLI::App& app, Program& program) {
   add_choice<ConvertOptions::Names>(
       verb, "--names", options.names,
       {{"comfy", ConvertOptions::Names::comfy}, {"diffusers", ConvertOptions::Names::diffusers}},
-      "The names of a FLUX.2 or Z-Image transformer's tensors");
+      "The names of a FLUX.2, Z-Image or MiniMax-H3 transformer's tensors");
+  add_choice<ConvertOptions::Qkv>(
+      verb, "--qkv", options.qkv,
+      {{"in-thirds", ConvertOptions::Qkv::in_thirds}, {"by-head", ConvertOptions::Qkv::by_head}},
+      "With --names: how the rows of a MiniMax-H3 source's fused q, k and v lie; by-head in "
+      "MiniMaxAI's own shards (default in-thirds)");
   verb.add_flag("--gguf", arguments->gguf, "Write a GGUF file (default where DST ends in .gguf)");
   verb.add_flag_callback(
       "--lossless", [&options] { options.loss = ConvertOptions::Loss::refused; },

@@ -27,7 +27,11 @@ struct ConvertOptions {
   // The type of all floats that no conversion of layers changes: biases, norms, plain layers that
   // are kept. Empty: as they are.
   std::optional<DType> plain = {};
+  // keep: but in a GGUF file a Qwen3 encoder has llama.cpp's.
   enum class Names { keep, comfy, diffusers } names = Names::keep;
+  // How the rows of a MiniMax-H3 source's fused q, k and v lie. by_head: as in MiniMaxAI's own
+  // files; with names chosen they are put in thirds, as ComfyUI and diffusers expect them.
+  enum class Qkv { in_thirds, by_head } qkv = Qkv::in_thirds;
   // by_name: GGUF where the target ends in ".gguf".
   enum class Container { by_name, safetensors, gguf } container = Container::by_name;
   // refused: a value that would differ, bit by bit, after decoding is an error.

@@ -5,6 +5,8 @@
 
 #include "base/result.h"
 #include "base/text.h"
+#include "models/config_file.h"
+#include "models/qwen3/qwen3.h"
 
 namespace parfait::convert {
 namespace {
@@ -75,13 +77,30 @@ class Planner {
   }
 
   Result<Done> gather_items() {
-    if (options_.names == ConvertOptions::Names::keep) {
+    using Names = ConvertOptions::Names;
+    names_found_ = models::find_names(source_);
+    std::optional<models::NameStyle> style;
+    if (options_.names == Names::comfy) style = models::NameStyle::comfy;
+    if (options_.names == Names::diffusers) style = models::NameStyle::diffusers;
+    // What reads a text encoder from a GGUF file expects llama.cpp's names.
+    if (!style && gguf() && names_found_ && names_found_->style == models::NameStyle::transformers)
+      style = models::NameStyle::llama_cpp;
+    const bool by_head = options_.qkv == ConvertOptions::Qkv::by_head;
+    if (!style && by_head)
+      return make_error(ErrorCode::convert_option,
+                        "rows that lie head by head can only be put in thirds with names chosen: "
+                        "comfy or diffusers");
+    if (!style) {
       plan_.items = items_of(source_);
       return Done{};
     }
-    PARFAIT_TRY(plan_.items, renamed_items(source_, options_.names == ConvertOptions::Names::comfy
-                                                        ? models::NameStyle::comfy
-                                                        : models::NameStyle::diffusers));
+    const bool lossless = options_.loss == ConvertOptions::Loss::refused;
+    PARFAIT_TRY(
+        plan_.items,
+        renamed_items(source_,
+                      {.style = *style,
+                       .qkv = by_head ? Renaming::Qkv::by_head : Renaming::Qkv::in_thirds,
+                       .loss = lossless ? Renaming::Loss::refused : Renaming::Loss::allowed}));
     return Done{};
   }
 
@@ -220,6 +239,7 @@ class Planner {
   std::optional<DType> wanted_plain() const { return options_.plain; }
 
   Result<Done> add_tensor(const Item& item) {
+    if (!item.tensor) return add_made(item);
     const TensorInfo& tensor = *item.tensor;
     if (gguf() && !gguf::type_of(tensor.dtype)) {
       // A hint for one loader, not a value of the model.
@@ -238,6 +258,19 @@ class Planner {
     kept.declaration = {item.name, tensor.dtype, {tensor.shape.begin(), tensor.shape.end()}};
     kept.runs = {{&tensor, 0, tensor.bytes}};
     PARFAIT_CHECK_OK(add_copy(std::move(kept), wanted_plain()));
+    end_unit();
+    return Done{};
+  }
+
+  Result<Done> add_made(const Item& item) {
+    begin_unit(item.name);
+    KeptTensor kept;
+    kept.declaration = {item.name, DType::f32, {item.made.size()}};
+    kept.make = [values = item.made]() -> Result<std::vector<std::byte>> {
+      const auto bytes = std::as_bytes(std::span(values));
+      return std::vector<std::byte>(bytes.begin(), bytes.end());
+    };
+    PARFAIT_CHECK_OK(add_copy(std::move(kept), {}));
     end_unit();
     return Done{};
   }
@@ -311,18 +344,14 @@ class Planner {
   }
 
   void gguf_keys() {
-    const auto names = models::find_names(source_);
-    std::string architecture = names ? std::string(names->table->architecture) : "";
-    if (architecture.empty())
-      for (const char* prefix : {"model.", ""})
-        if (source_.find(std::string(prefix) + "layers.0.self_attn.q_proj")) architecture = "qwen3";
+    std::string architecture = names_found_ ? std::string(names_found_->table->architecture) : "";
     if (architecture.empty()) {
       architecture = "unknown";
       plan_.notes.push_back(
           "the architecture is not known here, so general.architecture is \"unknown\"; some "
           "readers demand theirs");
     }
-    if (names && names->style == models::NameStyle::diffusers &&
+    if (names_found_ && names_found_->style == models::NameStyle::diffusers &&
         options_.names != ConvertOptions::Names::comfy)
       plan_.notes.push_back(
           "the names are diffusers'; readers of GGUF files expect Comfy's (--names comfy)");
@@ -332,6 +361,8 @@ class Planner {
     plan_.keys = {{"general.architecture", architecture},
                   {"general.quantization_version", std::uint32_t{2}},
                   {"general.file_type", file_type}};
+    if (names_found_ && names_found_->table->second == models::NameStyle::llama_cpp)
+      add_decoder_keys(architecture);
     std::uint64_t long_names = 0;
     for (PlannedTensor& tensor : plan_.tensors) {
       const std::string& name = tensor.declaration.name;
@@ -355,9 +386,51 @@ class Planner {
                       long_names, gguf::longest_name));
   }
 
+  // What llama.cpp's readers want to know of a decoder.
+  void add_decoder_keys(const std::string& architecture) {
+    const std::filesystem::path path = checkpoint_.shards().front().path;
+    const auto config = models::ConfigFile::beside(path);
+    const auto model = config.ok() ? models::qwen3::Qwen3::find(source_, *config, path.string())
+                                   : Result<std::unique_ptr<models::qwen3::Qwen3>>(config.error());
+    const auto length =
+        config.ok() ? config->number("max_position_embeddings", 1, 1u << 30, default_context)
+                    : Result<double>(config.error());
+    if (!model.ok() || !length.ok()) {
+      plan_.notes.push_back(
+          fmt::format("keys of the decoder's shape are left out, without which llama.cpp reads no "
+                      "such file: {}",
+                      model.ok() ? length.error().message : model.error().message));
+      return;
+    }
+    const models::qwen3::Config& c = (*model)->config();
+    const auto count = [&](const char* key, double value) {
+      plan_.keys.emplace_back(fmt::format("{}.{}", architecture, key),
+                              static_cast<std::uint32_t>(value));
+    };
+    const auto real = [&](const char* key, double value) {
+      plan_.keys.emplace_back(fmt::format("{}.{}", architecture, key), static_cast<float>(value));
+    };
+    count("block_count", static_cast<double>(c.layers));
+    count("context_length", *length);
+    count("embedding_length", static_cast<double>(c.width));
+    count("feed_forward_length", static_cast<double>(c.mlp));
+    count("attention.head_count", static_cast<double>(c.heads));
+    count("attention.head_count_kv", static_cast<double>(c.kv_heads));
+    count("attention.key_length", static_cast<double>(c.head_size));
+    count("attention.value_length", static_cast<double>(c.head_size));
+    real("attention.layer_norm_rms_epsilon", static_cast<double>(c.epsilon));
+    real("rope.freq_base", c.rope_theta);
+    plan_.notes.push_back(
+        "the vocabulary is not written: ComfyUI's loaders need none, llama.cpp's own programs do");
+  }
+
+  // Of Qwen3 without a config.json that says otherwise.
+  static constexpr double default_context = 40960;
+
   const formats::Checkpoint& source_;
   const Checkpoint& checkpoint_;
   const ConvertOptions& options_;
+  std::optional<models::NamesFound> names_found_;
   std::optional<ConvertTarget> target_;
   std::unordered_set<std::string_view> named_;  // layers that patterns match
   std::unordered_set<std::string> names_;       // of the output's tensors

@@ -178,9 +178,10 @@ class Converter {
 std::string fingerprint_of(const Checkpoint& source, TargetKind container,
                            const ConvertOptions& options) {
   std::string text = fmt::format(
-      "parfait convert 1 to={} layers={} plain={} names={} container={} shard={}", options.to,
-      fmt::join(options.layers, ","), options.plain ? dtype_name(*options.plain) : "-",
-      static_cast<int>(options.names), static_cast<int>(container), options.max_shard);
+      "parfait convert 1 to={} layers={} plain={} names={} qkv={} container={} shard={}",
+      options.to, fmt::join(options.layers, ","), options.plain ? dtype_name(*options.plain) : "-",
+      static_cast<int>(options.names), static_cast<int>(options.qkv), static_cast<int>(container),
+      options.max_shard);
   for (const ShardInfo& shard : source.shards()) {
     std::error_code error;
     const auto time = std::filesystem::last_write_time(shard.path, error);

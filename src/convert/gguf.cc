@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "base/bytes.h"
@@ -101,10 +102,14 @@ class HeaderText {
     for (const char c : value) bytes.push_back(static_cast<std::byte>(c));
   }
   void value(const Value& value) {
-    constexpr std::uint32_t type_u32 = 4, type_i32 = 5, type_string = 8, type_array = 9;
+    constexpr std::uint32_t type_u32 = 4, type_i32 = 5, type_f32 = 6, type_string = 8,
+                            type_array = 9;
     if (const auto* integer = std::get_if<std::uint32_t>(&value)) {
       u32(type_u32);
       u32(*integer);
+    } else if (const auto* real = std::get_if<float>(&value)) {
+      u32(type_f32);
+      u32(std::bit_cast<std::uint32_t>(*real));
     } else if (const auto* string = std::get_if<std::string>(&value)) {
       u32(type_string);
       text(*string);

@@ -63,7 +63,7 @@ struct Tensor {
   std::vector<std::uint64_t> shape;  // slowest axis first, as safetensors has it; at most 4
   std::uint64_t bytes = 0;
 };
-using Value = std::variant<std::uint32_t, std::string, std::vector<std::int32_t>>;
+using Value = std::variant<std::uint32_t, float, std::string, std::vector<std::int32_t>>;
 using Keys = std::vector<std::pair<std::string, Value>>;
 
 struct Header {

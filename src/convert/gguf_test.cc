@@ -2,6 +2,8 @@
 
 #include "convert/gguf.h"
 
+#include <set>
+
 #include "container/tensor_index.h"
 #include "convert/convert_testing.h"
 
@@ -86,6 +88,51 @@ TEST(Gguf, low_bit_layers_become_blocks_and_models_are_named) {
       convert_checkpoint(checked(mixed), out, {.loss = ConvertOptions::Loss::refused});
   ASSERT_FALSE(lossless.ok());
   EXPECT_EQ(lossless.error().code, ErrorCode::convert_loss);
+}
+
+// What ggml's own Python package calls these tensors: get_tensor_name_map(MODEL_ARCH.QWEN3, n).
+TEST(Gguf, text_encoders_have_the_names_and_keys_that_llama_cpp_reads) {
+  const test::TemporaryFolder folder;
+  const std::string out = (folder.path() / "encoder.gguf").string();
+  const ConvertReport report =
+      converted(golden_path("pipelines/klein/text_encoder/model.safetensors"), out);
+  std::set<std::string> names;
+  for (const ConvertedLayer& layer : report.layers) names.insert(layer.name);
+  for (const char* layer :
+       {"token_embd", "blk.0.attn_q", "blk.0.attn_k", "blk.0.attn_v", "blk.0.attn_output",
+        "blk.0.ffn_gate", "blk.0.ffn_up", "blk.0.ffn_down"})
+    EXPECT_TRUE(names.contains(layer)) << layer;
+  for (const std::string& name : names)
+    EXPECT_TRUE(name.starts_with("blk.") || name == "token_embd" || name == "output") << name;
+  const std::string bytes = file_bytes(out);
+  for (const char* text : {"blk.0.attn_norm.weight", "blk.0.ffn_norm.weight", "output_norm.weight",
+                           "blk.0.attn_q_norm.weight", "blk.0.attn_k_norm.weight"})
+    EXPECT_NE(bytes.find(text), std::string::npos) << text;
+  EXPECT_EQ(bytes.find("self_attn"), std::string::npos);
+  // Key, type, value.
+  const auto key = [&](const std::string& name, std::uint32_t type, auto value) {
+    std::string text = name;
+    text.append(reinterpret_cast<const char*>(&type), 4);
+    text.append(reinterpret_cast<const char*>(&value), 4);
+    EXPECT_NE(bytes.find(text), std::string::npos) << name;
+  };
+  const Checkpoint source = *open(golden_path("pipelines/klein/text_encoder/model.safetensors"));
+  const auto rows = [&](const char* layer) {
+    return static_cast<std::uint32_t>(source.find(std::string("model.layers.0.") + layer)->rows());
+  };
+  std::uint32_t blocks = 0, head = 0;
+  for (const TensorInfo& tensor : source.tensors()) {
+    blocks += tensor.name.ends_with("input_layernorm.weight");
+    if (tensor.name.ends_with("q_norm.weight")) head = static_cast<std::uint32_t>(tensor.shape[0]);
+  }
+  key("qwen3.block_count", 4, blocks);
+  key("qwen3.embedding_length", 4, rows("mlp.down_proj"));
+  key("qwen3.feed_forward_length", 4, rows("mlp.gate_proj"));
+  key("qwen3.attention.head_count", 4, rows("self_attn.q_proj") / head);
+  key("qwen3.attention.head_count_kv", 4, rows("self_attn.k_proj") / head);
+  key("qwen3.attention.key_length", 4, head);
+  key("qwen3.attention.value_length", 4, head);
+  key("qwen3.attention.layer_norm_rms_epsilon", 6, 1e-6f);
 }
 
 TEST(Gguf, what_it_cannot_hold_is_an_error) {

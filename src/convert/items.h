@@ -23,6 +23,7 @@ struct Item {
   std::string name;                    // of the layer, or of the tensor
   std::vector<Segment> segments;       // of a layer; empty for a tensor
   const TensorInfo* tensor = nullptr;  // of a tensor
+  std::vector<float> made = {};        // of a tensor that the source has not: [n] F32
 };
 
 struct Items {
@@ -33,9 +34,17 @@ struct Items {
 // All layers and tensors as they are named. The tensor that marks a legacy scaled_fp8 file is left
 // out: what it says is written into each layer.
 Items items_of(const formats::Checkpoint& source);
+
+struct Renaming {
+  models::NameStyle style = models::NameStyle::comfy;
+  // by_head: q, k and v of the source's fused layers lie head by head, as in MiniMaxAI's own files.
+  enum class Qkv { in_thirds, by_head } qkv = Qkv::in_thirds;
+  // refused: values that the other style has no place for must be those that its readers compute.
+  enum class Loss { allowed, refused } loss = Loss::allowed;
+};
 // The same in another style of names. Fails where no architecture with two styles is recognised,
 // or a part of a fused layer is missing.
-Result<Items> renamed_items(const formats::Checkpoint& source, models::NameStyle style);
+Result<Items> renamed_items(const formats::Checkpoint& source, const Renaming& renaming);
 
 }  // namespace parfait::convert
 

@@ -1,7 +1,8 @@
-// An architecture's names in Comfy's files and in diffusers', so that one can be made of the other.
+// An architecture's names in two styles of files, so that one can be made of the other.
 #ifndef PARFAIT_MODELS_NAMES_H_
 #define PARFAIT_MODELS_NAMES_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,23 +12,41 @@
 
 namespace parfait::models {
 
-enum class NameStyle { comfy, diffusers };
-std::string_view name_style_name(NameStyle style);  // "Comfy's", "diffusers'"
+enum class NameStyle { comfy, diffusers, transformers, llama_cpp };
+std::string_view name_style_name(NameStyle style);  // "Comfy's", "diffusers'", ...
 
 // A layer or a tensor under both names, without the file's prefix. '#' is a block's number.
 struct NamePair {
-  std::string_view comfy;
-  // Several: layers whose rows, one after the other, are those of Comfy's.
-  std::vector<std::string_view> diffusers;
+  std::string_view first;
+  // Several: layers whose rows, one after the other, are those of the first style's.
+  std::vector<std::string_view> second;
   enum class Rows { same, halves_swapped } rows = Rows::same;
-  std::string_view comfy_too = {};  // another spelling in Comfy's files, which is read only
+  std::string_view first_too = {};  // another spelling in files of the first style, read only
+  // Of a layer that some publishers store with the rows of each head together (q, k and v of head
+  // 0, then of head 1): a tensor of the first style with one value for each row of a head.
+  std::string_view head = {};
+};
+
+// F32 values that files of the first style hold and readers of the second compute.
+struct MadeTensor {
+  std::string_view name;
+  std::string_view first_head, second_head;  // a tensor with one value for each column of a head
+  std::vector<float> (*values)(std::uint64_t head) = nullptr;
 };
 
 struct NameTable {
   std::string_view model;         // "FLUX.2"
   std::string_view architecture;  // as GGUF files call it
+  NameStyle first = NameStyle::comfy, second = NameStyle::diffusers;
   // Layers ("img_in") and whole tensors ("x_pad_token").
   std::vector<NamePair> layers, tensors;
+  // Layers whose names have no prefix where the others have one.
+  std::vector<NamePair> beside = {};
+  std::optional<MadeTensor> made = {};
+  // Tensors of the second style that no reader of the first looks at.
+  std::vector<std::string_view> unread = {};
+  // A tensor of the first style whose models have no form in the second, and what they are.
+  std::string_view first_only = {}, first_only_model = {};
 };
 
 // The table of the architecture whose tensors these are, the prefix before every name, and the

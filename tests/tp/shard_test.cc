@@ -520,8 +520,12 @@ TEST_P(ResumeTest, AShardThatWasCancelledGoesOn) {
         write_bytes(file, written);
       }
       const std::uint64_t kept = sharded(ShardStart::resume).resumed_bytes;
-      if (stop >= all / 2) EXPECT_GT(kept, all / 8);
-      if (damaged && !written.empty()) EXPECT_LT(kept, all * GetParam());
+      if (stop >= all / 2) {
+        EXPECT_GT(kept, all / 8);
+      }
+      if (damaged && !written.empty()) {
+        EXPECT_LT(kept, all * GetParam());
+      }
       for (const auto& [name, bytes] : expected)
         EXPECT_TRUE(bytes_of(ranks_ / name) == bytes) << name << " after " << stop;
       expect_clean();
@@ -550,7 +554,9 @@ TEST_P(ResumeTest, AMergeThatWasCancelledGoesOn) {
         write_bytes(file, written);
       }
       const std::uint64_t kept = merged(ShardStart::resume).resumed_bytes;
-      if (stop >= all / 2) EXPECT_GT(kept, 0u);
+      if (stop >= all / 2) {
+        EXPECT_GT(kept, 0u);
+      }
       for (const auto& entry : fs::directory_iterator(source_))
         EXPECT_TRUE(bytes_of(entry.path()) ==
                     bytes_of(GetParam() == 1 ? target_ : target_ / entry.path().filename()));

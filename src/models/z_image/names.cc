@@ -22,9 +22,8 @@ class Builder {
  private:
   NamePair pair(std::string comfy, std::vector<std::string> diffusers) {
     NamePair names;
-    names.comfy = texts_.emplace_back(std::move(comfy));
-    for (std::string& one : diffusers)
-      names.diffusers.push_back(texts_.emplace_back(std::move(one)));
+    names.first = texts_.emplace_back(std::move(comfy));
+    for (std::string& one : diffusers) names.second.push_back(texts_.emplace_back(std::move(one)));
     return names;
   }
   std::deque<std::string> texts_;
