@@ -34,7 +34,23 @@ function(parfait_test name)
                                              ${CMAKE_SOURCE_DIR}/tests)
   target_compile_definitions(${name} PRIVATE PARFAIT_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   target_link_libraries(${name} PRIVATE ${ARG_OBJECTS} GTest::gtest_main parfait_flags)
+  if(NOT TARGET parfait_test_headers)
+    parfait_test_headers()
+  endif()
+  target_precompile_headers(${name} REUSE_FROM parfait_test_headers)
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 120)
+endfunction()
+
+# What every test includes, compiled once: a third of the time that a test takes to compile.
+function(parfait_test_headers)
+  file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/parfait_test_headers.cc CONTENT "int main() {}\n")
+  # A program, since the options must be those of one.
+  add_executable(parfait_test_headers ${CMAKE_BINARY_DIR}/parfait_test_headers.cc)
+  set_target_properties(parfait_test_headers PROPERTIES PARFAIT_USES_LIBRARY ON)
+  target_link_libraries(parfait_test_headers PRIVATE GTest::gtest fmt::fmt Threads::Threads parfait_flags)
+  target_precompile_headers(parfait_test_headers PRIVATE
+    <algorithm> <filesystem> <fstream> <functional> <map> <memory> <optional> <random> <set> <span>
+    <string> <unordered_map> <vector> <fmt/format.h> <gtest/gtest.h>)
 endfunction()
 
 # The installed library: every folder's objects in one archive, and its CMake package.

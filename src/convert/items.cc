@@ -387,10 +387,11 @@ Result<Items> renamed_items(const formats::Checkpoint& source, const Renaming& r
   const bool heads = std::ranges::any_of(found->table->layers,
                                          [](const NamePair& pair) { return !pair.head.empty(); });
   if (renaming.qkv == Renaming::Qkv::by_head && (!heads || found->style != found->table->first))
-    return make_error(ErrorCode::convert_option,
-                      "there are no fused layers whose rows could lie head by head: that is said "
-                      "of MiniMax-H3 files with the original names, and these are of {} with {} names",
-                      found->table->model, name_style_name(found->style));
+    return make_error(
+        ErrorCode::convert_option,
+        "there are no fused layers whose rows could lie head by head: that is said "
+        "of MiniMax-H3 files with the original names, and these are of {} with {} names",
+        found->table->model, name_style_name(found->style));
   if (found->style == renaming.style && renaming.qkv == Renaming::Qkv::by_head)
     return Renamer(source, *found, renaming).put_in_thirds();
   if (found->style == renaming.style) {
