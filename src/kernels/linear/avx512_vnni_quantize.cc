@@ -135,8 +135,7 @@ std::uint32_t rotate(DType dtype, const std::byte* data, std::uint64_t start, st
 // --- Quantisation ---
 
 // The codes of one rotated row, padded with zeros to whole vectors; returns their sum.
-std::int32_t make_codes(const float* r, std::uint64_t K, float s_x, Activation mode,
-                        std::int8_t* c) {
+std::int32_t make_codes(const float* r, std::uint64_t K, float s_x, Activation mode, std::byte* c) {
   const __m512i lo = _mm512_set1_epi32(mode == Activation::int8 ? -128 : -7);
   const __m512i hi = _mm512_set1_epi32(mode == Activation::int8 ? 127 : 7);
   const __m512 divisor = _mm512_set1_ps(s_x);
@@ -152,28 +151,7 @@ std::int32_t make_codes(const float* r, std::uint64_t K, float s_x, Activation m
   return _mm512_reduce_add_epi32(sum);
 }
 
-void quantize(const ConstMatrix& x, std::uint64_t first, std::uint64_t last,
-              std::uint64_t rotate_group, Activation mode, QuantizedRows& out, float* r) {
-  const float largest = mode == Activation::int8 ? 127.0f : 7.0f;
-  const std::uint64_t K = x.columns, whole = (K + lanes - 1) / lanes * lanes;
-  const auto* data = static_cast<const std::byte*>(x.data);
-  for (std::uint64_t m = first; m < last; ++m) {
-    const std::uint32_t bits = rotate(x.dtype, data, m * x.stride, K, rotate_group, r);
-    auto* c = reinterpret_cast<std::int8_t*>(out.codes.data()) + m * out.stride;
-    if (bits >= 0x7f800000u) {  // an infinity or NaN
-      std::memset(c, 0, out.stride);
-      out.sums[m] = 0;
-      out.scales[m] = __builtin_nanf("");
-      continue;
-    }
-    float absmax;
-    std::memcpy(&absmax, &bits, sizeof(absmax));
-    const float s_x = absmax / largest;
-    out.scales[m] = s_x < 1e-30f ? 1e-30f : s_x;
-    out.sums[m] = make_codes(r, K, out.scales[m], mode, c);
-    std::memset(c + whole, 0, out.stride - whole);
-  }
-}
+#include "kernels/linear/quantize_rows.inc"
 
 }  // namespace
 

@@ -75,28 +75,7 @@ std::int32_t make_codes(const float* r, std::uint64_t K, float s_x, Activation m
   return vaddvq_s32(sum);
 }
 
-void quantize(const ConstMatrix& x, std::uint64_t first, std::uint64_t last,
-              std::uint64_t rotate_group, Activation mode, QuantizedRows& out, float* r) {
-  const float largest = mode == Activation::int8 ? 127.0f : 7.0f;
-  const std::uint64_t K = x.columns, whole = (K + lanes - 1) / lanes * lanes;
-  const auto* data = static_cast<const std::byte*>(x.data);
-  for (std::uint64_t m = first; m < last; ++m) {
-    const std::uint32_t bits = rotate(x.dtype, data, m * x.stride, K, rotate_group, r);
-    std::byte* c = out.codes.data() + m * out.stride;
-    if (bits >= 0x7f800000u) {  // an infinity or NaN
-      std::memset(c, 0, out.stride);
-      out.sums[m] = 0;
-      out.scales[m] = __builtin_nanf("");
-      continue;
-    }
-    float absmax;
-    std::memcpy(&absmax, &bits, sizeof(absmax));
-    const float s_x = absmax / largest;
-    out.scales[m] = s_x < 1e-30f ? 1e-30f : s_x;
-    out.sums[m] = make_codes(r, K, out.scales[m], mode, c);
-    std::memset(c + whole, 0, out.stride - whole);
-  }
-}
+#include "kernels/linear/quantize_rows.inc"
 
 }  // namespace
 
