@@ -12,6 +12,19 @@
 
 namespace parfait::cli {
 
+void require_apart(const std::vector<std::string>& outputs) {
+  std::vector<std::filesystem::path> seen;
+  for (const std::string& output : outputs) {
+    if (output.empty()) continue;
+    std::error_code ignored;
+    std::filesystem::path path = std::filesystem::weakly_canonical(output, ignored);
+    if (std::ranges::find(seen, path) != seen.end())
+      fail(ErrorCode::file_write,
+           printable(output, 1000) + ": is named for two outputs; each needs a name of its own");
+    seen.push_back(std::move(path));
+  }
+}
+
 void fail(ErrorCode code, std::string message) { throw Failure{Error{code, std::move(message)}}; }
 
 void add_json_option(CLI::App& verb, Program& program) {

@@ -53,6 +53,8 @@ T get_output(Result<T> result, const std::string& target) {
   if (!result.ok()) tell_partial(target);
   return get(std::move(result));
 }
+// Ends the command where two of its outputs, of those that are asked for, are one file.
+void require_apart(const std::vector<std::string>& outputs);
 [[noreturn]] void fail(ErrorCode code, std::string message);
 
 // --json

@@ -171,7 +171,6 @@ class Maker {
 
   int run() {
     total_ = a_.generate.prompts.size() * a_.generate.count;
-    check_targets();
     if (a_.max_memory) give_memory_back();
     PipelineOptions options;
     options.open = a_.open;
@@ -179,6 +178,7 @@ class Maker {
     options.threads = a_.threads;
     options.max_memory = a_.max_memory;
     const Pipeline pipeline = get(open_pipeline(a_.files, options));
+    check_targets(pipeline);
     GenerateOptions generate = a_.generate;
     if (a_.preview) generate.previews = Previews::each_step;
     const std::vector<PartInfo> parts = get(pipeline.parts(generate));
@@ -225,36 +225,13 @@ class Maker {
   }
 
   // Minutes of work for a picture that cannot be written would be a pity.
-  void check_targets() const {
-    for (const std::string& target : {a_.sheet, a_.capture})
-      if (!target.empty()) check_target(target);
-    if (writes_pictures()) check_target(path_of(0));
-    for (std::size_t i = 1; writes_pictures() && i < total_; ++i) check_kind(path_of(i));
-  }
-  static void check_kind(const std::string& target) {
-    std::error_code ignored;
-    const auto kind = std::filesystem::status(target, ignored).type();
-    if (kind == std::filesystem::file_type::directory)
-      fail(ErrorCode::file_write,
-           printable(target, 1000) + ": is a folder, not a file that could be replaced");
-    if (std::filesystem::exists(target, ignored) && kind != std::filesystem::file_type::regular)
-      fail(ErrorCode::file_write,
-           printable(target, 1000) + ": is not a file that could be replaced");
-  }
-  static void check_target(const std::string& target) {
-    check_kind(target);
-    const std::filesystem::path folder = std::filesystem::path(target).parent_path();
-    std::error_code ignored;
-    if (!folder.empty() && !std::filesystem::is_directory(folder, ignored))
-      fail(ErrorCode::file_write,
-           printable(target, 1000) + ": cannot be created: its folder does not exist");
-    std::string probe = (folder / ".parfait-XXXXXX").string();
-    const int file = ::mkstemp(probe.data());
-    if (file < 0)
-      fail(ErrorCode::file_write, printable(target, 1000) + ": cannot be created: " +
-                                      std::generic_category().message(errno));
-    ::close(file);
-    ::unlink(probe.c_str());
+  void check_targets(const Pipeline& pipeline) const {
+    const std::vector<std::filesystem::path> inputs = pipeline.files();
+    require_apart({a_.sheet, a_.capture, writes_pictures() ? path_of(0) : ""});
+    if (!a_.sheet.empty()) get(check_target(a_.sheet, OutputKind::png, inputs));
+    if (!a_.capture.empty()) get(check_target(a_.capture, OutputKind::safetensors, inputs));
+    for (std::size_t i = 0; writes_pictures() && i < total_; ++i)
+      get(check_target(path_of(i), OutputKind::png, inputs));
   }
 
   // A sheet without -o is all that is asked for.

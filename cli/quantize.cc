@@ -154,21 +154,6 @@ Json report_json(const QuantizeReport& report) {
           {"layers", std::move(layers)}};
 }
 
-// Before the work, so that a page that cannot be written is not found after hours of it.
-void require_writable(const std::string& path) {
-  if (path.empty()) return;
-  const std::ofstream page(path, std::ios::binary | std::ios::app);
-  if (!page.good()) fail(ErrorCode::file_write, printable(path, 1000) + ": cannot be written");
-}
-
-void write_page(const Arguments& a, const QuantizePlan& plan, const QuantizeReport& report) {
-  if (a.html.empty()) return;
-  std::ofstream page(a.html, std::ios::binary | std::ios::trunc);
-  page << quantize_html(a.out, plan, report);
-  page.close();
-  if (!page.good()) fail(ErrorCode::file_write, printable(a.html, 1000) + ": cannot be written");
-}
-
 int run(Program& program, Arguments& a) {
   if (!a.show_recipe.empty()) return show_recipe(program, a.show_recipe);
   if (a.path.empty()) fail(ErrorCode::plan_option, "quantize needs a SRC");
@@ -197,12 +182,13 @@ int run(Program& program, Arguments& a) {
                       bytes_text(plan.bytes()));
     return exit_ok;
   }
-  require_writable(a.html);
+  require_apart({a.out, a.html});
+  if (!a.html.empty()) get(check_target(a.html, OutputKind::html));
   bar.emplace("quantising");
   a.run.progress = bar->callback();
   const QuantizeReport report = get_output(quantize(plan, a.out, a.run), a.out);
   bar.reset();
-  write_page(a, plan, report);
+  if (!a.html.empty()) get(write_html(a.html, quantize_html(a.out, plan, report)));
   if (program.json) {
     Json json = {{"out", a.out}, {"plan", plan_json(plan)}, {"report", report_json(report)}};
     return print_json(program.out, json), exit_ok;

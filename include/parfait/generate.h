@@ -150,6 +150,8 @@ class Pipeline {
   Result<std::vector<Generated>> generate(const GenerateOptions& options,
                                           const GenerateCallbacks& callbacks = {},
                                           GenerateTrace* trace = nullptr) const;
+  // The files that weights are read from.
+  std::vector<std::filesystem::path> files() const;
 
  private:
   std::shared_ptr<const pipeline::Pipeline> state_;
@@ -158,6 +160,7 @@ class Pipeline {
 Result<Pipeline> open_pipeline(const PipelineFiles& files, const PipelineOptions& options = {});
 
 // A PNG with texts (keyword, text): through a temporary beside the target, synced, then renamed.
+// Replaces a PNG or an empty file, and nothing else.
 Result<Done> write_png(const std::filesystem::path& path, const Picture& picture,
                        std::span<const std::pair<std::string, std::string>> texts = {});
 

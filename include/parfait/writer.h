@@ -12,6 +12,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -27,9 +28,21 @@ struct OutputTensor {
   std::vector<std::uint64_t> shape;
 };
 
+enum class OutputKind { safetensors, png, html };
+
+// Whether a file of this kind can be written there, before the work of making it. What is there
+// already is replaced only if it is empty or of the same kind, and none of the files `inputs`,
+// under whatever name.
+Result<Done> check_target(const std::filesystem::path& target, OutputKind kind,
+                          std::span<const std::filesystem::path> inputs = {});
+
+// A page, through a temporary beside the target, as a Writer writes.
+Result<Done> write_html(const std::filesystem::path& target, std::string_view page);
+
 class Writer {
  public:
-  // Refuses a target that is one of the files of `inputs`, under whatever name.
+  // Refuses a target that is one of the files of `inputs`, under whatever name, and one that is
+  // there already and is no safetensors file.
   static Result<Writer> create(
       const std::filesystem::path& target, const std::vector<OutputTensor>& tensors,
       const std::vector<std::pair<std::string, std::string>>& metadata = {},

@@ -42,10 +42,18 @@ Result<std::vector<Generated>> Pipeline::generate(const GenerateOptions& options
                     options.width, options.height);
 }
 
+std::vector<std::filesystem::path> Pipeline::files() const {
+  std::vector<std::filesystem::path> files;
+  for (const pipeline::Part* part : {&state_->transformer, &state_->text_encoder, &state_->vae})
+    for (const container::Shard& shard : part->checkpoint->index->shards())
+      files.emplace_back(shard.reader->name());
+  return files;
+}
+
 Result<Done> write_png(const std::filesystem::path& path, const Picture& picture,
                        std::span<const std::pair<std::string, std::string>> texts) try {
   PARFAIT_TRY(const std::vector<std::byte> bytes, pipeline::encode_png(picture, texts));
-  PARFAIT_TRY(io::Replacement file, io::Replacement::create(path));
+  PARFAIT_TRY(io::Replacement file, io::Replacement::create(path, io::png_file));
   PARFAIT_CHECK_OK(file.append(bytes));
   return file.finish();
 } catch (const std::bad_alloc&) {

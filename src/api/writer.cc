@@ -5,8 +5,37 @@
 #include "base/result.h"
 #include "container/writer.h"
 #include "convert/output.h"
+#include "io/replacement.h"
 
 namespace parfait {
+namespace {
+
+const io::FileKind& kind_of(OutputKind kind) {
+  switch (kind) {
+    case OutputKind::safetensors:
+      break;
+    case OutputKind::png:
+      return io::png_file;
+    case OutputKind::html:
+      return io::html_file;
+  }
+  return io::safetensors_file;
+}
+
+}  // namespace
+
+Result<Done> check_target(const std::filesystem::path& target, OutputKind kind,
+                          std::span<const std::filesystem::path> inputs) {
+  PARFAIT_CHECK_OK(convert::refuse_files(target, inputs));
+  return io::try_target(target, kind_of(kind));
+}
+
+Result<Done> write_html(const std::filesystem::path& target, std::string_view page) {
+  PARFAIT_TRY(io::Replacement file, io::Replacement::create(target, io::html_file));
+  PARFAIT_CHECK_OK(file.append(std::as_bytes(std::span(page))));
+  return file.finish();
+}
+
 struct Writer::State {
   container::Writer writer;
 };

@@ -114,7 +114,7 @@ Result<Writer> Writer::create(const std::filesystem::path& target,
     PARFAIT_TRY(const std::uint64_t bytes, tensor_bytes(tensor));
     expected += bytes;
   }
-  PARFAIT_TRY(io::Replacement file, io::Replacement::create(target));
+  PARFAIT_TRY(io::Replacement file, io::Replacement::create(target, io::safetensors_file));
   PARFAIT_CHECK_OK(file.append(header));
   return Writer(std::make_unique<State>(State{std::move(file), 0, expected}));
 }

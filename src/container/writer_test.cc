@@ -14,6 +14,9 @@
 namespace parfait::container {
 namespace {
 
+// As long as it must be to be taken for a safetensors file.
+constexpr std::string_view old = "\x02.......{}";
+
 namespace fs = std::filesystem;
 
 std::size_t files_in(const fs::path& folder) {
@@ -80,7 +83,7 @@ TEST(Writer, the_same_input_gives_the_same_bytes) {
 
 TEST(Writer, an_unfinished_file_leaves_the_old_one_and_nothing_else) {
   test::TemporaryFolder folder;
-  const fs::path path = folder.write("out.safetensors", std::string_view("old"));
+  const fs::path path = folder.write("out.safetensors", old);
   {
     auto writer = Writer::create(path, two_tensors);
     ASSERT_TRUE(writer.ok());
@@ -90,13 +93,13 @@ TEST(Writer, an_unfinished_file_leaves_the_old_one_and_nothing_else) {
     EXPECT_EQ(early.error().code, ErrorCode::file_write);
     EXPECT_FALSE(writer->append(std::vector<std::byte>(15)).ok()) << "more than declared";
   }
-  EXPECT_EQ(contents(path), "old");
+  EXPECT_EQ(contents(path), old);
   EXPECT_EQ(files_in(folder.path()), 1u);
 }
 
 TEST(Writer, a_full_disk_leaves_the_old_file_and_nothing_else) {
   test::TemporaryFolder folder;
-  const fs::path path = folder.write("out.safetensors", std::string_view("old"));
+  const fs::path path = folder.write("out.safetensors", old);
   // A file size limit fails writes as a full disk does.
   rlimit old_limit;
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &old_limit), 0);
@@ -116,13 +119,13 @@ TEST(Writer, a_full_disk_leaves_the_old_file_and_nothing_else) {
   }
   ::setrlimit(RLIMIT_FSIZE, &old_limit);
   std::signal(SIGXFSZ, old_handler);
-  EXPECT_EQ(contents(path), "old");
+  EXPECT_EQ(contents(path), old);
   EXPECT_EQ(files_in(folder.path()), 1u);
 }
 
 TEST(Writer, a_failed_append_is_not_forgotten) {
   test::TemporaryFolder folder;
-  const fs::path path = folder.write("out.safetensors", std::string_view("old"));
+  const fs::path path = folder.write("out.safetensors", old);
   {
     auto writer = Writer::create(path, two_tensors);
     ASSERT_TRUE(writer.ok());
@@ -132,7 +135,7 @@ TEST(Writer, a_failed_append_is_not_forgotten) {
     ASSERT_FALSE(finished.ok()) << "a caller that ignored the failure";
     EXPECT_EQ(finished.error().code, ErrorCode::file_write);
   }
-  EXPECT_EQ(contents(path), "old");
+  EXPECT_EQ(contents(path), old);
   EXPECT_EQ(files_in(folder.path()), 1u);
 }
 
@@ -175,6 +178,21 @@ TEST(Writer, Q2_data_starts_aligned_whatever_the_names) {
   }
 }
 
+TEST(Writer, a_file_of_another_kind_stays) {
+  const test::TemporaryFolder folder;
+  for (const std::string_view text : {"{}", "a recipe\n", "12345678 {", "\x89PNG\r\n\x1a\n"}) {
+    const fs::path path = folder.write("out", text);
+    const auto writer = Writer::create(path, {{"a", DType::u8, {1}}});
+    ASSERT_FALSE(writer.ok()) << text;
+    EXPECT_EQ(writer.error().code, ErrorCode::file_write);
+    EXPECT_NE(writer.error().message.find("is not a safetensors file"), std::string::npos)
+        << writer.error().message;
+    EXPECT_EQ(contents(path), text);
+  }
+  const fs::path empty = folder.write("out", std::string_view(""));
+  EXPECT_TRUE(Writer::create(empty, {{"a", DType::u8, {1}}}).ok());
+}
+
 TEST(Writer, only_files_are_replaced_and_links_are_followed) {
   test::TemporaryFolder folder;
   const fs::path pipe = folder.path() / "pipe";
@@ -184,7 +202,7 @@ TEST(Writer, only_files_are_replaced_and_links_are_followed) {
   EXPECT_EQ(refused.error().code, ErrorCode::file_write);
   EXPECT_TRUE(fs::is_fifo(pipe));
 
-  const fs::path file = folder.write("file", std::string_view("old"));
+  const fs::path file = folder.write("file", old);
   ASSERT_EQ(::chmod(file.c_str(), 0600), 0);
   fs::create_symlink("file", folder.path() / "link");
   auto writer = Writer::create(folder.path() / "link", two_tensors);
@@ -192,7 +210,7 @@ TEST(Writer, only_files_are_replaced_and_links_are_followed) {
   ASSERT_TRUE(writer->append(std::vector<std::byte>(19)).ok());
   ASSERT_TRUE(writer->finish().ok());
   EXPECT_TRUE(fs::is_symlink(folder.path() / "link"));
-  EXPECT_NE(contents(file), "old");
+  EXPECT_NE(contents(file), old);
   struct stat status;
   ASSERT_EQ(::stat(file.c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777, 0600u) << "as private as it was";

@@ -7,6 +7,7 @@
 #include "base/checked.h"
 #include "base/result.h"
 #include "formats/format.h"
+#include "io/replacement.h"
 
 namespace parfait::convert {
 namespace {
@@ -16,24 +17,32 @@ constexpr std::string_view marker_suffix = ".comfy_quant";
 
 }  // namespace
 
-Result<Done> refuse_inputs(const std::filesystem::path& target,
-                           std::span<const Checkpoint> inputs) {
-  for (const Checkpoint& input : inputs) {
-    for (const container::Shard& shard : input.state()->index->shards()) {
-      std::error_code absent;
-      if (std::filesystem::equivalent(target, shard.reader->name(), absent))
-        return make_error(ErrorCode::file_write,
-                          "{}: is the input file {}; the output needs another name",
-                          printable(target.string(), 1000), printable(shard.reader->name(), 1000));
-    }
+Result<Done> refuse_files(const std::filesystem::path& target,
+                          std::span<const std::filesystem::path> files) {
+  for (const std::filesystem::path& file : files) {
+    std::error_code absent;
+    if (std::filesystem::equivalent(target, file, absent))
+      return make_error(ErrorCode::file_write,
+                        "{}: is the input file {}; the output needs another name",
+                        printable(target.string(), 1000), printable(file.string(), 1000));
   }
   return Done{};
+}
+
+Result<Done> refuse_inputs(const std::filesystem::path& target,
+                           std::span<const Checkpoint> inputs) {
+  std::vector<std::filesystem::path> files;
+  for (const Checkpoint& input : inputs)
+    for (const container::Shard& shard : input.state()->index->shards())
+      files.emplace_back(shard.reader->name());
+  return refuse_files(target, files);
 }
 
 Result<Output> Output::create(const std::filesystem::path& target,
                               const std::vector<container::TensorDeclaration>& tensors,
                               std::span<const Checkpoint> inputs, const OutputOptions& options) {
   PARFAIT_CHECK_OK(refuse_inputs(target, inputs));
+  PARFAIT_CHECK_OK(io::refuse_other_kind(target, io::safetensors_file));
   std::vector<std::uint64_t> bytes;
   for (const container::TensorDeclaration& tensor : tensors) {
     PARFAIT_TRY(const std::uint64_t size, container::tensor_bytes(tensor));

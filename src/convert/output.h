@@ -26,7 +26,9 @@ struct OutputOptions {
   io::PartFile::Start start = io::PartFile::Start::afresh;
 };
 
-// Refuses a target that is one of the files of `inputs`, under whatever name.
+// Refuses a target that is one of these files, or of the files of `inputs`, under whatever name.
+Result<Done> refuse_files(const std::filesystem::path& target,
+                          std::span<const std::filesystem::path> files);
 Result<Done> refuse_inputs(const std::filesystem::path& target, std::span<const Checkpoint> inputs);
 
 class Output {

@@ -7,6 +7,7 @@
 
 #include "base/result.h"
 #include "io/json.h"
+#include "io/replacement.h"
 
 namespace parfait::convert {
 namespace {
@@ -124,6 +125,7 @@ Result<Done> OutputSet::create_gguf(const fs::path& target, const Conversion& pl
                       "{}: a GGUF file is written as one file; --max-shard is for safetensors",
                       path_text(target));
   PARFAIT_CHECK_OK(refuse_inputs(target, inputs));
+  PARFAIT_CHECK_OK(io::refuse_other_kind(target, io::gguf_file));
   std::vector<gguf::Tensor> tensors;
   for (const PlannedTensor& tensor : plan.tensors) {
     tensors.push_back({tensor.declaration.name, tensor.type, tensor.logical_shape, tensor.bytes});

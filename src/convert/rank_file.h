@@ -15,6 +15,7 @@
 #include "io/new_folder.h"
 #include "io/part_file.h"
 #include "io/reader.h"
+#include "io/replacement.h"
 #include "parfait/shard.h"
 
 namespace parfait::convert {
@@ -34,6 +35,7 @@ class StreamOut {
   // A file that appears under its name when it is finished.
   static Result<StreamOut> create(const std::filesystem::path& target, std::uint64_t bytes,
                                   const std::string& fingerprint, io::PartFile::Start start) {
+    PARFAIT_CHECK_OK(io::refuse_other_kind(target, io::safetensors_file));
     PARFAIT_TRY(io::PartFile file, io::PartFile::create(target, bytes, fingerprint, start));
     const std::uint64_t old = file.resumed() ? bytes : 0;
     return StreamOut(std::move(file), old);

@@ -245,6 +245,7 @@ class Writer {
     std::error_code error;
     if (plan_.files.size() == 1 && plan_.index_file.empty()) {
       PARFAIT_CHECK_OK(refuse_inputs(output_.target, plan_.source));
+      PARFAIT_CHECK_OK(io::refuse_other_kind(output_.target, io::safetensors_file));
       return write_to(0, output_.target);
     }
     if (fs::exists(output_.target, error) && !fs::is_directory(output_.target, error))
@@ -291,7 +292,7 @@ class Writer {
 };
 
 Result<Done> write_index(const fs::path& file, const std::string& text) {
-  PARFAIT_TRY(io::Replacement out, io::Replacement::create(file));
+  PARFAIT_TRY(io::Replacement out, io::Replacement::create(file, io::json_file));
   PARFAIT_CHECK_OK(out.append({reinterpret_cast<const std::byte*>(text.data()), text.size()}));
   return out.finish();
 }

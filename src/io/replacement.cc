@@ -30,6 +30,43 @@ Result<Done> write_all(int fd, ByteSpan bytes, const std::string& name) {
 
 }  // namespace
 
+Result<Done> refuse_other_kind(const std::filesystem::path& target, const FileKind& kind) {
+  const int fd = ::open(target.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return Done{};  // nothing, or nothing that may be read: resolve_target() sees to it
+  struct stat status;
+  std::string start(kind.at + kind.begins.size(), '\0');
+  const bool regular = ::fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
+  const ssize_t bytes = regular ? ::pread(fd, start.data(), start.size(), 0) : 0;
+  ::close(fd);
+  if (bytes <= 0) return Done{};
+  start.resize(static_cast<std::size_t>(bytes));
+  if (start.size() > kind.at && start.substr(kind.at) == kind.begins) return Done{};
+  return make_error(ErrorCode::file_write,
+                    "{}: is there already and is not {}, so it is not replaced; the output needs "
+                    "another name",
+                    printable(target.string(), 1000), kind.name);
+}
+
+Result<Done> try_target(const std::filesystem::path& target, const FileKind& kind) {
+  std::filesystem::path resolved = target;
+  const std::string name = printable(target.string(), 1000);
+  PARFAIT_CHECK_OK(resolve_target(resolved, name));
+  PARFAIT_CHECK_OK(refuse_other_kind(resolved, kind));
+  const std::filesystem::path folder = resolved.has_parent_path() ? resolved.parent_path() : ".";
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(folder, ignored))
+    return make_error(ErrorCode::file_write, "{}: cannot be created: its folder does not exist",
+                      name);
+  std::string probe = (folder / ".parfait-XXXXXX").string();
+  const int fd = ::mkstemp(probe.data());
+  if (fd < 0)
+    return make_error(ErrorCode::file_write, "{}: cannot be created: {}", name,
+                      std::generic_category().message(errno));
+  ::close(fd);
+  ::unlink(probe.c_str());
+  return Done{};
+}
+
 Result<std::optional<mode_t>> resolve_target(std::filesystem::path& target,
                                              const std::string& name) {
   std::error_code error;
@@ -66,11 +103,12 @@ Replacement::~Replacement() {
   if (!temporary_.empty()) ::unlink(temporary_.c_str());
 }
 
-Result<Replacement> Replacement::create(const std::filesystem::path& target) {
+Result<Replacement> Replacement::create(const std::filesystem::path& target, const FileKind& kind) {
   Replacement file;
   file.target_ = target;
   file.name_ = printable(target.string(), 1000);
   PARFAIT_TRY(const std::optional<mode_t> old_mode, resolve_target(file.target_, file.name_));
+  PARFAIT_CHECK_OK(refuse_other_kind(file.target_, kind));
   static std::atomic<unsigned> counter{0};
   std::string temporary;
   // Another name where a killed process of the same number left its temporary behind.

@@ -110,7 +110,7 @@ TEST_F(ConvertTest, TargetsThatCannotBeWritten) {
 }
 
 TEST_F(ConvertTest, AFullDiskLeavesTheOldFile) {
-  const std::string out = folder_.write("out.safetensors", std::string_view("old")).string();
+  const std::string out = folder_.write("out.safetensors", std::string_view("........{}")).string();
   // A file size limit fails the reservation as a full disk does.
   rlimit old_limit;
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &old_limit), 0);
@@ -123,7 +123,7 @@ TEST_F(ConvertTest, AFullDiskLeavesTheOldFile) {
   std::signal(SIGXFSZ, old_handler);
   EXPECT_EQ(ended.status, 2);
   EXPECT_TRUE(contains(ended.err, "there is no room for its")) << ended.err;
-  EXPECT_EQ(contents(out), "old");
+  EXPECT_EQ(contents(out), "........{}");
   EXPECT_EQ(names(), (Strings{"mixed.safetensors", "out.safetensors"}));
 }
 

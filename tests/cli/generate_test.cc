@@ -8,6 +8,7 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <map>
 #include <thread>
 
 #include "cli/program.h"
@@ -114,8 +115,43 @@ TEST_F(GenerateTest, RefusesWhatCannotBeWrittenBeforeTheWork) {
   EXPECT_EQ(names(), before);
 }
 
+TEST_F(GenerateTest, NoFileOfTheModelIsWrittenOver) {
+  const std::string model = path("model");
+  std::filesystem::copy(digits, model, std::filesystem::copy_options::recursive);
+  const std::string transformer = model + "/diffusion_models/digits_mixed.safetensors";
+  const std::string link = path("link.safetensors");
+  std::filesystem::create_symlink(transformer, link);
+  std::map<std::string, std::string> before;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(model))
+    if (entry.is_regular_file()) before[entry.path().string()] = contents(entry.path());
+  const auto expect = [&](const std::vector<std::string>& more, const char* part) {
+    std::vector<std::string> arguments = {"generate", "--model-dir", model, "--width",
+                                          "64",       "--height",    "64",  "--prompt",
+                                          "a seven",  "--steps",     "1"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Ended ended = parfait(arguments);
+    EXPECT_EQ(ended.status, 2) << part;
+    EXPECT_EQ(ended.out, "") << part;
+    EXPECT_TRUE(contains(ended.err, part)) << ended.err;
+    EXPECT_EQ(lines(ended.err), 1u) << ended.err;
+  };
+  for (const auto& [name, bytes] : before) {
+    if (name.ends_with(".safetensors") && !contains(name, "originals") &&
+        !contains(name, "classifier"))
+      expect({"--capture", name}, "is the input file");
+    else if (!name.ends_with(".safetensors"))
+      expect({"--capture", name}, "is there already and is not a safetensors file");
+    if (!name.ends_with(".png")) expect({"-o", name}, name.c_str());
+  }
+  expect({"-o", link}, "is the input file");
+  expect({"--sheet", model + "/tokenizer/tokenizer.json"}, "is not a PNG picture");
+  expect({"-o", path("a.png"), "--capture", path("./a.png")}, "is named for two outputs");
+  for (const auto& [name, bytes] : before) EXPECT_TRUE(contents(name) == bytes) << name;
+}
+
 TEST_F(GenerateTest, AFullDiskLeavesTheOldPicture) {
-  folder_.write("x.png", std::string_view("old"));
+  const std::string old = "\x89PNG\r\n\x1a\nold";
+  folder_.write("x.png", std::string_view(old));
   const auto before = names();
   rlimit old_limit;
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &old_limit), 0);
@@ -129,7 +165,7 @@ TEST_F(GenerateTest, AFullDiskLeavesTheOldPicture) {
   std::signal(SIGXFSZ, old_handler);
   EXPECT_EQ(ended.status, 2);
   EXPECT_TRUE(contains(ended.err, "x.png")) << ended.err;
-  EXPECT_EQ(contents(path("x.png")), "old");
+  EXPECT_EQ(contents(path("x.png")), old);
   EXPECT_EQ(names(), before);
 }
 

@@ -88,6 +88,8 @@ class WriteFailureTest : public CliTest {
     Strings options;
     std::string target;  // within a folder
     enum class Makes { file, folder } makes = Makes::file;
+    // What begins as a file of its kind does.
+    std::string_view old() const { return target.ends_with(".gguf") ? "GGUF" : "\2.......{}"; }
     Strings command(const std::string& folder) const { return to(folder + "/" + target); }
     Strings to(const std::string& path) const {
       Strings all = {verb, from};
@@ -147,8 +149,7 @@ TEST_F(WriteFailureTest, All_of_them_work_where_nothing_is_in_the_way) {
 
 TEST_F(WriteFailureTest, C14_a_full_disk_leaves_everything_as_it_was) {
   for (const Work& work : works())
-    if (work.makes == Work::Makes::file)
-      folder_.write("out/" + work.target, std::string_view("old"));
+    if (work.makes == Work::Makes::file) folder_.write("out/" + work.target, work.old());
   const auto before = files();
   for (const Work& work : works()) {
     const Ended ended = parfait_prepared(work.command(path("out")), limit_files);
@@ -161,8 +162,7 @@ TEST_F(WriteFailureTest, C14_a_full_disk_leaves_everything_as_it_was) {
 
 TEST_F(WriteFailureTest, C14_a_disk_that_fills_up_midway_leaves_everything_as_it_was) {
   for (const Work& work : works())
-    if (work.makes == Work::Makes::file)
-      folder_.write("out/" + work.target, std::string_view("old"));
+    if (work.makes == Work::Makes::file) folder_.write("out/" + work.target, work.old());
   const auto before = files();
   for (const Work& work : works()) {
     if (work.verb != "quantize" && work.verb != "convert") continue;  // the others append
@@ -176,10 +176,10 @@ TEST_F(WriteFailureTest, C14_a_disk_that_fills_up_midway_leaves_everything_as_it
         EXPECT_EQ(ended.status, 2);
         EXPECT_TRUE(contains(ended.err, ".partial stays")) << ended.err;
         EXPECT_TRUE(contains(ended.err, "No space left")) << ended.err;
-        EXPECT_EQ(contents(path("out/" + work.target)), "old");
+        EXPECT_EQ(contents(path("out/" + work.target)), work.old());
         const Ended again = parfait(command);
         EXPECT_EQ(again.status, 0) << again.err;
-        folder_.write("out/" + work.target, std::string_view("old"));
+        folder_.write("out/" + work.target, work.old());
       } else {
         expect_refusal(ended, work.verb);
         EXPECT_TRUE(contains(ended.err, "No space left")) << ended.err;
@@ -245,6 +245,48 @@ TEST_F(WriteFailureTest, C14_no_verb_writes_over_its_source) {
       EXPECT_TRUE(files() == before) << work.verb << " " << target;
     }
   }
+}
+
+// A slip of the hand: the name of a recipe, a tokenizer, a picture.
+TEST_F(WriteFailureTest, No_verb_replaces_a_file_of_another_kind) {
+  for (const Work& work : works()) {
+    if (work.makes == Work::Makes::folder) continue;
+    const std::string target = path("out/" + work.target);
+    for (const std::string old :
+         {"x", R"({"version": "1.0", "model": {}})", "\x89PNG\r\n\x1a\n...."}) {
+      folder_.write("out/" + work.target, std::string_view(old));
+      const auto before = files();
+      const Ended ended = parfait(work.to(target));
+      expect_refusal(ended, work.verb + " " + target + ": ");
+      EXPECT_TRUE(contains(ended.err, "so it is not replaced")) << ended.err;
+      EXPECT_TRUE(files() == before) << work.verb;
+    }
+    // An empty one, as mktemp makes it, and one of its own kind.
+    folder_.write("out/" + work.target, std::string_view(""));
+    for (int i = 0; i < 2; ++i) {
+      const Ended ended = parfait(work.to(target));
+      EXPECT_EQ(ended.status, 0) << work.verb << ended.err;
+      EXPECT_GT(fs::file_size(target), room);
+    }
+  }
+}
+
+TEST_F(WriteFailureTest, A_page_takes_no_other_files_place) {
+  const std::string out = path("out/int8.safetensors"), page = path("out/page.html");
+  const auto quantize = [&](const std::string& html) {
+    return parfait({"quantize", source_, "--format", "int8_tensorwise", "-o", out, "--html", html});
+  };
+  folder_.write("out/recipe.txt", std::string_view("* keep\n"));
+  const auto before = files();
+  for (const std::string& html :
+       {source_, path("out/recipe.txt"), out, path("out/./int8.safetensors"), path("out"),
+        path("absent/page.html")}) {
+    const Ended ended = quantize(html);
+    expect_refusal(ended, html + ": ");
+    EXPECT_TRUE(files() == before) << html;
+  }
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(quantize(page).status, 0);
+  EXPECT_TRUE(contents(page).starts_with("<!DOCTYPE html"));
 }
 
 // Work of some length, so that it can be ended in its midst.
