@@ -102,6 +102,7 @@ class Planner {
     if (options_.quality != Quality::best)
       return make_error(ErrorCode::plan_option, "rows of inputs are for quality best");
     PARFAIT_TRY(Calibration calibration, Calibration::open(options_.calibration));
+    state_->calibration_path = options_.calibration;
     state_->calibration = std::make_shared<const Calibration>(std::move(calibration));
     std::error_code ignored;
     state_->calibration_name = fmt::format(

@@ -214,6 +214,8 @@ Result<QuantizeReport> quantize(const QuantizePlan& plan, const std::filesystem:
                                 const QuantizeRun& run) {
   const convert::QuantizeState& state = *plan.state();
   const Checkpoint& source = state.checkpoint;
+  if (!state.calibration_path.empty())
+    PARFAIT_CHECK_OK(convert::refuse_files(target, std::span(&state.calibration_path, 1)));
   PARFAIT_TRY(convert::Output out,
               convert::Output::create(target, state.tensors, std::span(&source, 1),
                                       {state.metadata, state.fingerprint,

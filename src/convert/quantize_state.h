@@ -2,6 +2,7 @@
 #ifndef PARFAIT_CONVERT_QUANTIZE_STATE_H_
 #define PARFAIT_CONVERT_QUANTIZE_STATE_H_
 
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,6 +38,7 @@ struct QuantizeState {
 
   Quality quality = Quality::kitchen;
   std::shared_ptr<const Calibration> calibration;  // null: none
+  std::filesystem::path calibration_path;          // empty: none
   std::string calibration_name;                    // its path, size and time
 
   // The file.

@@ -424,6 +424,13 @@ TEST_F(QuantizeTest, Best_is_better_and_inputs_are_used) {
   for (const auto& layer : layers4)
     EXPECT_EQ(layer["calibrated"].get<bool>(), layer["layer"] == "blocks.0.mlp.fc1");
   EXPECT_EQ(quantize({"--quality", "best", "--like", "kitchen-bf16"}).status, 2);
+
+  const std::string rows_file = path("inputs.safetensors"), rows_before = contents(rows_file);
+  const Ended over = parfait({"quantize", source_, "--recipe", "generic", "--format",
+                              "convrot_w4a4", "--calibration", rows_file, "-o", rows_file});
+  EXPECT_EQ(over.status, 2);
+  EXPECT_TRUE(contains(over.err, "is the input file")) << over.err;
+  EXPECT_EQ(contents(rows_file), rows_before);
 }
 
 TEST_F(QuantizeTest, Values_that_are_not_finite_are_named_and_nothing_is_left) {
