@@ -198,6 +198,22 @@ TEST_F(Convert, shards_and_back) {
   EXPECT_FALSE(fs::exists(path("shards.partial")));
 }
 
+// Whatever the order in which names sort, and the index lists them.
+TEST_F(Convert, joined_shards_are_the_file_that_was_never_cut) {
+  test::TestFile file;
+  for (const char* name : {"z.fc1", "b.fc1", "y.fc1", "a.fc1"}) {
+    file.codes(std::string(name) + ".weight", DType::bf16, {8, 256});
+  }
+  file.codes("c.weight", DType::f32, {5});
+  const std::string source = folder_.write("names.safetensors", file.bytes()).string();
+  for (const std::string to : {"bf16", "w6a8_int8", "float8_e5m2"}) {
+    converted(source, path(to), {.to = to});
+    converted(path(to), path(to + "_set"), {.max_shard = 2500});
+    converted(path(to + "_set"), path(to + "_joined"));
+    EXPECT_TRUE(file_bytes(path(to)) == file_bytes(path(to + "_joined"))) << to;
+  }
+}
+
 TEST_F(Convert, a_header_table_becomes_markers) {
   test::TestFile file;
   file.codes("a.weight", DType::i8, {4, 256});

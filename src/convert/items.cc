@@ -1,7 +1,7 @@
 #include "convert/items.h"
 
 #include <algorithm>
-#include <array>
+#include <numeric>
 #include <optional>
 #include <unordered_map>
 
@@ -14,19 +14,32 @@ namespace {
 using models::NamePair;
 using models::NameStyle;
 
-// Layers and tensors in the order of their bytes in the source.
+// Layers and tensors in the order of their bytes in the source, whose files are taken by name: an
+// index may list them in any order.
 struct Placed {
   const TensorInfo* at = nullptr;
   const formats::Layer* layer = nullptr;  // null: the tensor itself
 };
+
+// The place of each shard among all, by name.
+std::vector<std::size_t> places_by_name(const container::TensorIndex& index) {
+  const auto shards = index.shards();
+  std::vector<std::size_t> order(shards.size()), places(shards.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::sort(order, {},
+                    [&](std::size_t i) { return std::string_view(shards[i].reader->name()); });
+  for (std::size_t place = 0; place < order.size(); ++place) places[order[place]] = place;
+  return places;
+}
 
 std::vector<Placed> placed_in_order(const formats::Checkpoint& source) {
   std::vector<Placed> all;
   for (const formats::Layer& layer : source.layers) all.push_back({layer.part("weight"), &layer});
   for (const TensorInfo* tensor : source.plain_tensors)
     if (!tensor->name.ends_with("scaled_fp8")) all.push_back({tensor, nullptr});
-  std::ranges::stable_sort(all, {},
-                           [](const Placed& p) { return std::pair(p.at->shard, p.at->offset); });
+  const std::vector<std::size_t> places = places_by_name(*source.index);
+  std::ranges::stable_sort(
+      all, {}, [&](const Placed& p) { return std::pair(places[p.at->shard], p.at->offset); });
   return all;
 }
 
