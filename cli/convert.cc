@@ -126,7 +126,8 @@ void add_convert(CLI::App& app, Program& program) {
   add_choice<ConvertOptions::Names>(
       verb, "--names", options.names,
       {{"comfy", ConvertOptions::Names::comfy}, {"diffusers", ConvertOptions::Names::diffusers}},
-      "The names of a FLUX.2, Z-Image or MiniMax-H3 transformer's tensors");
+      "The names of a FLUX.2, Z-Image or MiniMax-H3 transformer's tensors, or an image "
+      "auto-encoder's");
   add_choice<ConvertOptions::Qkv>(
       verb, "--qkv", options.qkv,
       {{"in-thirds", ConvertOptions::Qkv::in_thirds}, {"by-head", ConvertOptions::Qkv::by_head}},

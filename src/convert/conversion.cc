@@ -256,6 +256,7 @@ class Planner {
     begin_unit(item.name);
     KeptTensor kept;
     kept.declaration = {item.name, tensor.dtype, {tensor.shape.begin(), tensor.shape.end()}};
+    if (!item.shape.empty()) kept.declaration.shape = item.shape;
     kept.runs = {{&tensor, 0, tensor.bytes}};
     PARFAIT_CHECK_OK(add_copy(std::move(kept), wanted_plain()));
     end_unit();

@@ -194,8 +194,20 @@ class Renamer {
       return Done{};
     }
     if (name && from_first_ && table_.made && *name == table_.made->name) return leave_out(tensor);
-    out_.items.push_back({tensor_name(tensor), {}, &tensor});
+    Item item{tensor_name(tensor), {}, &tensor};
+    if (from_first_ && tensor.shape.size() == 4 && tensor.shape[2] == 1 && tensor.shape[3] == 1 &&
+        is_pointwise(tensor.name))
+      item.shape = {tensor.shape[0], tensor.shape[1]};
+    out_.items.push_back(std::move(item));
     return Done{};
+  }
+
+  // Whether a tensor is of a layer that is a convolution in one style and a matrix in the other.
+  bool is_pointwise(std::string_view tensor) const {
+    const auto name = stem(tensor);
+    if (!name || !name->ends_with(".weight")) return false;
+    const auto found = layers_.find(name->substr(0, name->rfind('.')));
+    return found && found->pair->rows == NamePair::Rows::pointwise;
   }
 
   std::string tensor_name(const TensorInfo& tensor) {
@@ -205,7 +217,8 @@ class Renamer {
       const std::size_t dot = name->rfind('.');
       const auto found =
           dot == std::string_view::npos ? std::nullopt : layers_.find(name->substr(0, dot));
-      if (found && found->pair->second.size() == 1 && found->pair->rows == NamePair::Rows::same)
+      if (found && found->pair->second.size() == 1 &&
+          found->pair->rows != NamePair::Rows::halves_swapped)
         return target_name(*found, 0) + std::string(name->substr(dot));
     }
     keep_name(tensor.name);
@@ -260,7 +273,7 @@ class Renamer {
     const models::MadeTensor& made = *table_.made;
     if (source_.index->find(in_file(made.name, {}))) return Done{};
     PARFAIT_TRY(const std::uint64_t head, head_size(in_file(made.second_head, "0"), made.name));
-    out_.items.push_back({std::string(made.name), {}, nullptr, made.values(head)});
+    out_.items.push_back({std::string(made.name), {}, nullptr, {}, made.values(head)});
     out_.notes.push_back(fmt::format("{} is made: files with {} names must hold it",
                                      printable(made.name), name_style_name(table_.first)));
     return Done{};
@@ -278,11 +291,34 @@ class Renamer {
       return Done{};
     }
     if (found->pair->rows == NamePair::Rows::halves_swapped) return swap_halves(layer, *found);
+    if (found->pair->rows == NamePair::Rows::pointwise) return make_pointwise(layer, *found);
     if (found->pair->second.size() == 1) {
       out_.items.push_back(whole_layer(target_name(*found, 0), layer));
       return Done{};
     }
     return from_first_ ? split(layer, *found) : fuse(layer, *found);
+  }
+
+  // A matrix that becomes a convolution is no layer any more: its tensors go by themselves.
+  Result<Done> make_pointwise(const formats::Layer& layer, const Rules::Found& found) {
+    if (layer.format->folder != "plain")
+      return make_error(
+          ErrorCode::convert_option,
+          "layer {}: is {}, but must be plain floats: it is a 1 × 1 convolution in {} "
+          "names and a matrix in {} (convert it to bf16 first)",
+          printable(layer.name), layer.format->name, name_style_name(table_.first),
+          name_style_name(table_.second));
+    if (from_first_) {
+      out_.items.push_back(whole_layer(target_name(found, 0), layer));
+      return Done{};
+    }
+    for (const formats::Part& part : layer.parts) {
+      if (!part.tensor) continue;
+      Item item{fmt::format("{}.{}", target_name(found, 0), part.role), {}, part.tensor};
+      if (part.role == "weight") item.shape = {layer.rows, layer.columns, 1, 1};
+      out_.items.push_back(std::move(item));
+    }
+    return Done{};
   }
 
   Result<Done> swap_halves(const formats::Layer& layer, const Rules::Found& found) {
@@ -396,7 +432,9 @@ Result<Items> renamed_items(const formats::Checkpoint& source, const Renaming& r
   if (!known)
     return make_error(ErrorCode::model_unknown,
                       "the tensors are not those of a model with two sets of names that are known "
-                      "here: FLUX.2 (klein, dev), Z-Image and MiniMax-H3 transformers have them");
+                      "here: FLUX.2 (klein, dev), Z-Image and MiniMax-H3 transformers and FLUX's "
+                      "auto-encoders have "
+                      "them");
   const bool heads = std::ranges::any_of(found->table->layers,
                                          [](const NamePair& pair) { return !pair.head.empty(); });
   if (renaming.qkv == Renaming::Qkv::by_head && (!heads || found->style != found->table->first))

@@ -20,10 +20,11 @@ struct Segment {
 };
 
 struct Item {
-  std::string name;                    // of the layer, or of the tensor
-  std::vector<Segment> segments;       // of a layer; empty for a tensor
-  const TensorInfo* tensor = nullptr;  // of a tensor
-  std::vector<float> made = {};        // of a tensor that the source has not: [n] F32
+  std::string name;                       // of the layer, or of the tensor
+  std::vector<Segment> segments;          // of a layer; empty for a tensor
+  const TensorInfo* tensor = nullptr;     // of a tensor
+  std::vector<std::uint64_t> shape = {};  // of a tensor: another than it has; empty: its own
+  std::vector<float> made = {};           // of a tensor that the source has not: [n] F32
 };
 
 struct Items {

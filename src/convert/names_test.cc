@@ -1,6 +1,7 @@
 // Comfy's names to diffusers' and back, in formats whose scales move with rows in different ways.
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "convert/convert_testing.h"
@@ -116,6 +117,40 @@ TEST_F(Names, layers_that_cannot_become_one_are_refused_in_a_sentence) {
     EXPECT_EQ(qkv->to, "bf16");
     EXPECT_EQ(qkv->rows, 192u);
   }
+}
+
+// An auto-encoder's stages count down in one style and up in the other, and its attention is made
+// of 1 × 1 convolutions in one and of matrices in the other.
+TEST_F(Names, of_auto_encoders_are_those_of_diffusers_own_files) {
+  for (const std::string model : {"klein", "z_image"}) {
+    const std::string folder = "pipelines/" + model;
+    const std::string comfy = golden_path(folder + "/comfy/vae.safetensors");
+    const std::string diffusers = golden_path(folder + "/vae/diffusion_pytorch_model.safetensors");
+    const auto bytes_of = [](const std::string& path) {
+      std::map<std::string, std::vector<std::byte>> all;
+      const Checkpoint file = *open(path);
+      for (const TensorInfo& tensor : file.tensors())
+        all[fmt::format("{} {} {}", tensor.name, dtype_name(tensor.dtype),
+                        shape_text(tensor.shape))] = *read_tensor(file, tensor);
+      return all;
+    };
+    const ConvertReport report =
+        converted(comfy, path("d.safetensors"),
+                  {.names = to_diffusers, .loss = ConvertOptions::Loss::refused});
+    EXPECT_TRUE(report.notes.empty()) << report.notes.front();
+    EXPECT_EQ(bytes_of(path("d.safetensors")), bytes_of(diffusers)) << model;
+    converted(diffusers, path("c.safetensors"), {.names = to_comfy});
+    EXPECT_EQ(bytes_of(path("c.safetensors")), bytes_of(comfy)) << model;
+  }
+  // A matrix in low bits cannot become a convolution as it is.
+  const std::string klein = golden_path("pipelines/klein/vae/diffusion_pytorch_model.safetensors");
+  converted(klein, path("q.safetensors"), {.to = "int8_tensorwise", .layers = {"*to_q"}});
+  const auto refused = convert_checkpoint(checked(path("q.safetensors")), path("out.safetensors"),
+                                          {.names = to_comfy});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("to_q: is int8_tensorwise, but must be plain"),
+            std::string::npos)
+      << refused.error().message;
 }
 
 TEST_F(Names, a_missing_part_or_an_unknown_model_is_an_error) {

@@ -1,6 +1,7 @@
 #include "models/names.h"
 
 #include "models/flux2/names.h"
+#include "models/kl_decoder/names.h"
 #include "models/minimax_h3/names.h"
 #include "models/qwen3/names.h"
 #include "models/z_image/names.h"
@@ -33,6 +34,7 @@ std::optional<NamesFound> find_names(const formats::Checkpoint& checkpoint) {
     return found(z_image::names(), *std::move(prefix), "x_embedder");
   if (auto prefix = minimax_h3::recognise(checkpoint))
     return found(minimax_h3::names(), *std::move(prefix), "audio_patch_proj");
+  if (auto kl = find_kl_names(checkpoint)) return kl;
   if (auto prefix = qwen3::recognise_names(checkpoint))
     return found(qwen3::llama_names(), *std::move(prefix), "layers.0.self_attn.q_proj");
   return {};

@@ -20,7 +20,8 @@ struct NamePair {
   std::string_view first;
   // Several: layers whose rows, one after the other, are those of the first style's.
   std::vector<std::string_view> second;
-  enum class Rows { same, halves_swapped } rows = Rows::same;
+  // pointwise: a 1 × 1 convolution [out, in, 1, 1] in the first style, a matrix in the second.
+  enum class Rows { same, halves_swapped, pointwise } rows = Rows::same;
   std::string_view first_too = {};  // another spelling in files of the first style, read only
   // Of a layer that some publishers store with the rows of each head together (q, k and v of head
   // 0, then of head 1): a tensor of the first style with one value for each row of a head.
@@ -36,7 +37,7 @@ struct MadeTensor {
 
 struct NameTable {
   std::string_view model;         // "FLUX.2"
-  std::string_view architecture;  // as GGUF files call it
+  std::string_view architecture;  // as GGUF files call it; empty where they have no word for it
   NameStyle first = NameStyle::comfy, second = NameStyle::diffusers;
   // Layers ("img_in") and whole tensors ("x_pad_token").
   std::vector<NamePair> layers, tensors;
