@@ -10,7 +10,6 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <limits>
 #include <map>
@@ -19,6 +18,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "support/file_text.h"
 
 namespace parfait {
 namespace {
@@ -222,9 +222,8 @@ TEST(LoadFloat, unaligned_data_of_every_float_type) {
 class Tables {
  public:
   Tables() {
-    const auto path = std::filesystem::path(PARFAIT_SOURCE_DIR) / "tests/golden/codecs.safetensors";
-    std::ifstream in(path, std::ios::binary);
-    file_.assign(std::istreambuf_iterator<char>(in), {});
+    file_ = test::file_text(std::filesystem::path(PARFAIT_SOURCE_DIR) /
+                            "tests/golden/codecs.safetensors");
     if (file_.size() < 8) return;
     std::uint64_t length = 0;
     std::memcpy(&length, file_.data(), 8);

@@ -6,9 +6,9 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <fstream>
 
 #include "container/tensor_index.h"
+#include "support/file_text.h"
 #include "support/safetensors_builder.h"
 
 namespace parfait::container {
@@ -24,10 +24,7 @@ std::size_t files_in(const fs::path& folder) {
       std::distance(fs::directory_iterator(folder), fs::directory_iterator()));
 }
 
-std::string contents(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
+std::string contents(const fs::path& path) { return test::file_text(path); }
 
 const std::vector<TensorDeclaration> two_tensors = {{"a\"\n", DType::f32, {2, 2}},
                                                     {"b", DType::u8, {3}}};

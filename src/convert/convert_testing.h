@@ -4,8 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <random>
 #include <string>
@@ -13,6 +11,7 @@
 
 #include "formats/format.h"
 #include "parfait/convert.h"
+#include "support/file_text.h"
 #include "support/test_file.h"
 
 namespace parfait::convert {
@@ -21,10 +20,7 @@ inline std::string golden_path(const std::string& name) {
   return std::string(PARFAIT_SOURCE_DIR) + "/tests/golden/" + name;
 }
 
-inline std::string file_bytes(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
+inline std::string file_bytes(const std::string& path) { return test::file_text(path); }
 
 // Opened, and proven sound; throws where it is not.
 inline CheckedCheckpoint checked(const std::string& path) {

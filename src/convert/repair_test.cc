@@ -10,8 +10,6 @@
 #include <algorithm>
 #include <cmath>
 #include <csignal>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <random>
 
@@ -22,6 +20,7 @@
 #include "formats/encode.h"
 #include "formats/format.h"
 #include "io/patch.h"
+#include "support/file_text.h"
 #include "support/test_file.h"
 
 namespace parfait::convert {
@@ -34,9 +33,7 @@ constexpr std::string_view rotated =
 constexpr std::string_view prefix = "model.diffusion_model.";
 
 std::vector<std::byte> read_all(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
-  return test::to_bytes(text);
+  return test::to_bytes(test::file_text(path));
 }
 
 // Names, dtypes, shapes, bytes and metadata, in no order.

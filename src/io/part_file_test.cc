@@ -8,6 +8,7 @@
 #include <csignal>
 #include <fstream>
 
+#include "support/file_text.h"
 #include "support/safetensors_builder.h"
 
 namespace parfait::io {
@@ -23,10 +24,7 @@ class PartFileTest : public ::testing::Test {
   fs::path partial_ = folder_.path() / "out.bin.partial";
   fs::path journal_ = folder_.path() / "out.bin.partial.journal";
 
-  static std::string contents(const fs::path& path) {
-    std::ifstream in(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(in), {}};
-  }
+  static std::string contents(const fs::path& path) { return test::file_text(path); }
   // Leaves a partial file of ten bytes behind, with two lines, as a killed process would.
   void leave_behind() {
     auto file = PartFile::create(target_, 10, "work 1");

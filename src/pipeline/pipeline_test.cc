@@ -2,11 +2,9 @@
 
 #include "pipeline/pipeline.h"
 
-#include <fstream>
-#include <iterator>
-
 #include "io/json.h"
 #include "models/models_testing.h"
+#include "support/file_text.h"
 
 namespace parfait::pipeline {
 namespace {
@@ -34,10 +32,7 @@ PipelineFiles files_of(const Case& c) {
           .tokenizer = folder + "/tokenizer/tokenizer.json"};
 }
 
-std::string read_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
+std::string read_file(const std::string& path) { return test::file_text(path); }
 
 struct Made {
   std::vector<Generated> pictures;

@@ -9,8 +9,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <fstream>
-#include <iterator>
+
+#include "support/file_text.h"
 
 extern char** environ;
 
@@ -123,10 +123,7 @@ Ended parfait(const std::vector<std::string>& arguments,
   return Running(arguments, environment, out_path).wait();
 }
 
-std::string contents(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
+std::string contents(const std::filesystem::path& path) { return file_text(path); }
 
 Ended parfait_prepared(const std::vector<std::string>& arguments,
                        const std::function<bool()>& prepare) {

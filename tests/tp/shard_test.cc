@@ -10,6 +10,7 @@
 #include <random>
 
 #include "parfait/parfait.h"
+#include "support/file_text.h"
 #include "support/test_file.h"
 
 namespace parfait {
@@ -18,10 +19,7 @@ namespace {
 using test::TestFile;
 namespace fs = std::filesystem;
 
-std::string bytes_of(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
+std::string bytes_of(const fs::path& path) { return test::file_text(path); }
 
 void write_bytes(const fs::path& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary).write(bytes.data(), std::ssize(bytes));

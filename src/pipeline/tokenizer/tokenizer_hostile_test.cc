@@ -3,11 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 
 #include "models/models_testing.h"
 #include "pipeline/tokenizer/tokenizer.h"
+#include "support/file_text.h"
 #include "support/safetensors_builder.h"
 
 namespace parfait::pipeline {
@@ -15,10 +14,7 @@ namespace {
 
 const std::string folder = models::golden_path("pipelines/klein/tokenizer");
 
-std::string read(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
+std::string read(const std::string& path) { return test::file_text(path); }
 
 // The message for a file of this name with this text, which must be refused by one line that
 // begins with the file's path.

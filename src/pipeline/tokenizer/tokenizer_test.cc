@@ -4,23 +4,18 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <iterator>
-
 #include "io/json.h"
 #include "models/models_testing.h"
 #include "pipeline/tokenizer/chat_template.h"
 #include "pipeline/tokenizer/pre_tokenizer.h"
+#include "support/file_text.h"
 
 namespace parfait::pipeline {
 namespace {
 
 const std::string folder = models::golden_path("pipelines/klein/tokenizer");
 
-std::string read(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
+std::string read(const std::string& path) { return test::file_text(path); }
 
 Tokenizer tokenizer() { return *Tokenizer::open(folder); }
 
