@@ -14,6 +14,9 @@ namespace {
 using models::NamePair;
 using models::NameStyle;
 
+// Columns of a head that a file can be believed.
+constexpr std::uint64_t least_head = 8, most_head = 4096;
+
 // Layers and tensors in the order of their bytes in the source, whose files are taken by name: an
 // index may list them in any order.
 struct Placed {
@@ -234,10 +237,14 @@ class Renamer {
   // The length of a tensor that has a value for each column of a head.
   Result<std::uint64_t> head_size(std::string_view name, std::string_view of) const {
     const TensorInfo* tensor = source_.index->find(name);
-    if (tensor && tensor->shape.size() == 1 && tensor->shape[0] > 0) return tensor->shape[0];
-    return make_error(ErrorCode::model_tensor,
-                      "tensor {}: {}, expected a vector: the size of a head, for {}",
-                      printable(name), tensor ? shape_text(tensor->shape) : "is missing", of);
+    if (tensor && tensor->shape.size() == 1 && tensor->shape[0] >= least_head &&
+        tensor->shape[0] <= most_head)
+      return tensor->shape[0];
+    return make_error(
+        ErrorCode::model_tensor,
+        "tensor {}: {}, expected a vector of {} to {} values: the size of a head, for {}",
+        printable(name), tensor ? "is " + shape_text(tensor->shape) : "is missing", least_head,
+        most_head, of);
   }
 
   Result<Done> leave_out(const TensorInfo& tensor) {

@@ -212,6 +212,22 @@ TEST_F(NamesOfH3, where_no_row_can_lie_by_head_the_word_is_refused) {
   EXPECT_NE(text.find("blocks.1.attn.q_norm.weight: is missing"), std::string::npos) << text;
 }
 
+// As a file may claim with no bytes behind it but a hole's.
+TEST_F(NamesOfH3, a_head_of_no_size_that_can_be_is_an_error) {
+  for (const std::uint64_t size : {std::uint64_t{1}, std::uint64_t{100'000}}) {
+    const std::string odd = changed(
+        diffusers(), "odd.safetensors",
+        [](const std::string& name, const auto&) {
+          return name != "transformer_blocks.0.attn.norm_k.weight";
+        },
+        [&](test::TestFile& file) {
+          file.floats("transformer_blocks.0.attn.norm_k.weight", DType::bf16, {size}, 1.0f);
+        });
+    const std::string text = refusal(odd, path("out.safetensors"), {.names = to_comfy});
+    EXPECT_NE(text.find("norm_k.weight: is [" + std::to_string(size)), std::string::npos) << text;
+  }
+}
+
 // The names of pruned models in other tools, and the two tensors that only their training read.
 TEST_F(NamesOfH3, pruned_models_become_comfys_and_have_no_form_in_diffusers) {
   const std::string comfys = changed(
